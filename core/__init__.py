@@ -1,0 +1,1 @@
+"""Models, engine, text and checkpoints, without any command line or terminal code."""

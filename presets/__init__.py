@@ -1,0 +1,1 @@
+"""Data only: YAML presets and the embedded demo checkpoint."""
