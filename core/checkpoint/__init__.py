@@ -1,0 +1,1 @@
+"""Checkpoints on disk: safetensors shards, number formats, the tensors a configuration asks for."""
