@@ -62,9 +62,10 @@ class EngramTables:
         classes = int(token_map.max()) + 1
         if classes != text.engram_compressed_vocab_size:
             raise TokenizerError(
-                f"The tokenizer compresses to {classes} classes, but text_config.engram_compressed_vocab_size "
-                f"is {text.engram_compressed_vocab_size}. Engram would read wrong table rows for every token; "
-                "use the tokenizer.json that belongs to this checkpoint."
+                f"The tokenizer compresses to {classes} classes, but text_config.engram_compressed_vocab_size"
+                f" is {text.engram_compressed_vocab_size}. Engram would read wrong table rows for every "
+                "token;"
+                " use the tokenizer.json that belongs to this checkpoint."
             )
         primes = _primes(text)
         rows = primes.sum(axis=1)

@@ -1,0 +1,1 @@
+"""Cache pages: who owns which."""

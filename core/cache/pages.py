@@ -1,0 +1,65 @@
+"""Hand out the pages of the paged caches.
+
+A page is `page_size` consecutive positions of one request, in every cache leaf at once. A request gets
+all pages that it can ever need when it starts, so it never stops half-way for lack of memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from specdecode.core.errors import DeviceError
+
+
+class PageAllocator:
+    """Free pages, handed out lowest number first so that equal runs get equal pages."""
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        if num_pages < 1 or page_size < 1:
+            raise ValueError(f"a cache needs pages: num_pages={num_pages}, page_size={page_size}")
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self._free = list(range(num_pages))
+        self._used: set[int] = set()
+
+    @property
+    def available(self) -> int:
+        """Pages that nobody owns."""
+        return len(self._free)
+
+    def pages_for(self, positions: int) -> int:
+        """Pages that cover this many positions."""
+        return -(-positions // self.page_size)
+
+    def check_fits(self, positions: int, what: str) -> None:
+        """Refuse what could not run even alone.
+
+        Raises:
+            DeviceError: the whole cache has fewer pages.
+        """
+        needed = self.pages_for(positions)
+        if needed > self.num_pages:
+            raise DeviceError(
+                f"{what} does not fit: it needs {needed} cache pages ({positions} positions), and the "
+                "cache has "
+                f"{self.num_pages} pages of {self.page_size}. Shorten the prompt, lower --max-tokens, "
+                "or give the "
+                "cache more pages."
+            )
+
+    def allocate(self, positions: int) -> list[int] | None:
+        """Pages for this many positions, or None while too few are free."""
+        needed = self.pages_for(positions)
+        if needed > len(self._free):
+            return None
+        pages = [heapq.heappop(self._free) for _ in range(needed)]
+        self._used.update(pages)
+        return pages
+
+    def free(self, pages: list[int]) -> None:
+        """Take pages back; each must have been handed out and not yet returned."""
+        for page in pages:
+            if page not in self._used:
+                raise ValueError(f"page {page} is not in use")
+            self._used.remove(page)
+            heapq.heappush(self._free, page)
