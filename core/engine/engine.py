@@ -1,0 +1,180 @@
+"""The step loop: submit requests, step, collect events.
+
+engine = Engine(model, max_batch=8)
+engine.submit(Request(prompt=(0, 17, 4), max_tokens=32))
+for event in engine.run():
+    ...
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+
+from specdecode.core.engine.request import (
+    Completion,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    FinishReason,
+    Request,
+    TokensEvent,
+)
+from specdecode.core.engine.scheduler import Scheduler, Sequence, Work
+from specdecode.core.engine.step import StepModel, StepResult
+from specdecode.core.errors import UsageError
+from specdecode.core.metrics import Round, Timing
+
+
+class Engine:
+    """Run requests on a model, several at a time.
+
+    A request's tokens depend on the request alone: not on its neighbours, on when it joined, on how its
+    prompt was cut into chunks, nor on how many tokens were drafted.
+
+    Args:
+        model: what runs a step.
+        max_batch: the most requests in one step.
+        token_budget: prompt tokens per step, less what the decoding requests of that step run.
+        clock: seconds, for the timings.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        *,
+        max_batch: int = 8,
+        token_budget: int = 512,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._model = model
+        self._scheduler = Scheduler(model, max_batch=max_batch, token_budget=token_budget)
+        self._clock = clock
+        self._next_id = 0
+        self._finished: list[Event] = []
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its id; it may join at any step.
+
+        Raises:
+            UsageError: more drafts than the model's block, or a prompt that leaves no room for output.
+            DeviceError: the request cannot fit into the caches even alone.
+        """
+        block = self._model.block_size
+        width = block if request.draft_tokens is None else request.draft_tokens
+        if width > block:
+            raise UsageError(
+                f"{width} draft tokens were asked for, but the checkpoint's drafter makes at most {block} "
+                "(dspark_block_size in config.json)."
+            )
+        sequence = Sequence(
+            id=self._next_id,
+            request=request,
+            width=width,
+            submitted=self._clock(),
+            tokens=list(request.prompt),
+        )
+        if request.max_tokens == 0:
+            nothing = _complete(sequence, FinishReason.LENGTH)
+            self._finished.append(FinishedEvent(request_id=sequence.id, completion=nothing))
+        else:
+            self._scheduler.add(sequence)
+        self._next_id += 1
+        return sequence.id
+
+    def cancel(self, request_id: int) -> None:
+        """Drop a request and free its pages; unknown and finished ids are ignored."""
+        sequence = self._scheduler.find(request_id)
+        if sequence is not None:
+            self._scheduler.remove(sequence)
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._finished) or self._scheduler.busy
+
+    def run(self) -> Iterator[Event]:
+        """Step until every request has ended. Requests may be submitted between events."""
+        while self.busy:
+            yield from self.step()
+
+    def step(self) -> list[Event]:
+        """Run one step and say what came of it."""
+        events, self._finished = self._finished, []
+        if self._scheduler.busy:
+            plan = self._scheduler.plan()
+            rows = [self._scheduler.row(work) for work in plan.works]
+            result = self._model.step(rows, width=plan.width, draft=plan.draft)
+            now = self._clock()
+            for index, work in enumerate(plan.works):
+                events += self._apply(work, index, result, now)
+        return events
+
+    def _apply(self, work: Work, index: int, result: StepResult, now: float) -> list[Event]:
+        sequence = work.sequence
+        if not result.finite[index]:
+            self._scheduler.remove(sequence)
+            return [FailedEvent(request_id=sequence.id, message=_not_finite(sequence))]
+        if not work.yields:
+            sequence.cache_length += work.count
+            return []
+        accepted = int(result.num_accepted[index])
+        if not 0 <= accepted <= len(work.drafts):
+            raise RuntimeError(f"the model accepted {accepted} of {len(work.drafts)} drafts")
+        committed = (*work.drafts[:accepted], int(result.next_tokens[index]))
+        kept = _until_stop(committed, sequence.request.stop_ids)
+        if not sequence.prefilling:
+            counted = min(accepted, len(kept))
+            sequence.rounds.append(Round(proposed=len(work.drafts), accepted=counted, emitted=len(kept)))
+        sequence.cache_length += work.count + accepted
+        sequence.tokens += kept
+        sequence.drafts = [int(token) for token in result.next_draft_tokens[index]]
+        sequence.first_token = now if sequence.first_token is None else sequence.first_token
+        sequence.last_token = now
+        events: list[Event] = [
+            TokensEvent(request_id=sequence.id, tokens=kept, drafted=min(accepted, len(kept)))
+        ]
+        reason = _reason(sequence, self._model.max_length)
+        if reason is not None:
+            self._scheduler.remove(sequence)
+            events.append(FinishedEvent(request_id=sequence.id, completion=_complete(sequence, reason)))
+        return events
+
+
+def _until_stop(tokens: tuple[int, ...], stop_ids: frozenset[int]) -> tuple[int, ...]:
+    """The tokens up to and including the first stop id."""
+    before = tuple(takewhile(lambda token: token not in stop_ids, tokens))
+    return tokens[: len(before) + 1]
+
+
+def _reason(sequence: Sequence, max_length: int) -> FinishReason | None:
+    if sequence.tokens[-1] in sequence.request.stop_ids:
+        return FinishReason.STOP
+    if sequence.remaining == 0:
+        return FinishReason.LENGTH
+    return FinishReason.CONTEXT if len(sequence.tokens) == max_length else None
+
+
+def _complete(sequence: Sequence, reason: FinishReason) -> Completion:
+    def since(moment: float | None) -> float | None:
+        return None if moment is None else moment - sequence.submitted
+
+    return Completion(
+        tokens=tuple(sequence.tokens[len(sequence.request.prompt) :]),
+        reason=reason,
+        rounds=tuple(sequence.rounds),
+        timing=Timing(
+            first_token=since(sequence.first_token),
+            last_token=since(sequence.last_token),
+            tokens=sequence.generated,
+        ),
+    )
+
+
+def _not_finite(sequence: Sequence) -> str:
+    return (
+        f"The model's logits after {len(sequence.tokens)} tokens held a NaN or an infinity, so this "
+        "request cannot go "
+        "on. The checkpoint is damaged or unsuitable for this device; other requests are not affected."
+    )

@@ -1,0 +1,97 @@
+"""What a caller asks for and what comes back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from specdecode.core.errors import UsageError
+from specdecode.core.metrics import Round, Timing
+
+
+class FinishReason(str, Enum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    """It produced a stop token."""
+    LENGTH = "length"
+    """It produced `max_tokens` tokens."""
+    CONTEXT = "context"
+    """Prompt and output fill the model's context."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One sequence to continue.
+
+    Attributes:
+        prompt: token ids, begin-of-sequence included.
+        max_tokens: the most output tokens.
+        temperature: 0 for argmax.
+        seed: key of the draws; the same request with the same seed gives the same tokens.
+        stop_ids: ids that end the sequence; the id itself is kept as the last token.
+        draft_tokens: the most drafts per round; 0 = plain decoding, None = what the model's block allows.
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    stop_ids: frozenset[int] = field(default_factory=frozenset)
+    draft_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise UsageError("A request needs at least one prompt token.")
+        if not _is_int(self.max_tokens) or self.max_tokens < 0:
+            raise UsageError(f"max_tokens is {self.max_tokens!r}; it must be a whole number, 0 or more.")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UsageError(f"temperature is {self.temperature!r}; it must be finite and not negative.")
+        if not _is_int(self.seed) or not 0 <= self.seed < 2**64:
+            raise UsageError(f"seed is {self.seed!r}; it must be a whole number from 0 to 2^64-1.")
+        if self.draft_tokens is not None and (not _is_int(self.draft_tokens) or self.draft_tokens < 0):
+            raise UsageError(f"draft_tokens is {self.draft_tokens!r}; it must be a whole number, 0 or more.")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A finished request: its output tokens, why it ended, its rounds and times."""
+
+    tokens: tuple[int, ...]
+    reason: FinishReason
+    rounds: tuple[Round, ...]
+    timing: Timing
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensEvent:
+    """Tokens that a request gained in one step; the first `drafted` of them were drafts."""
+
+    request_id: int
+    tokens: tuple[int, ...]
+    drafted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedEvent:
+    """A request ended as asked."""
+
+    request_id: int
+    completion: Completion
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedEvent:
+    """A request cannot go on; the others do. `completion` is not given because its tokens are not to "
+    "be trusted."""
+
+    request_id: int
+    message: str
+
+
+Event = TokensEvent | FinishedEvent | FailedEvent

@@ -1,0 +1,194 @@
+"""Which requests run in the next step, and how much of each.
+
+Continuous batching: a request joins as soon as a row and its pages are free, and leaves at the step
+that ends it. Decoding rows come first; what is left of the token budget goes to prompt chunks, oldest
+request first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from specdecode.core.cache.pages import PageAllocator
+from specdecode.core.engine.request import Request
+from specdecode.core.engine.step import StepModel, StepRow
+from specdecode.core.errors import UsageError
+from specdecode.core.metrics import Round
+
+
+@dataclass(kw_only=True)
+class Sequence:
+    """A request in flight.
+
+    Attributes:
+        tokens: prompt and output so far. Once the prompt is in, all but the last of them are in the
+        caches. cache_length: tokens in the caches. drafts: proposals for the positions after `tokens`.
+    """
+
+    id: int
+    request: Request
+    width: int
+    submitted: float
+    tokens: list[int]
+    cache_length: int = 0
+    pages: list[int] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    first_token: float | None = None
+    last_token: float | None = None
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def remaining(self) -> int:
+        return self.request.max_tokens - self.generated
+
+    @property
+    def prefilling(self) -> bool:
+        return self.cache_length < len(self.request.prompt)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One sequence's share of a step: run `count` tokens that are not cached yet, then verify `drafts`."""
+
+    sequence: Sequence
+    count: int
+    drafts: tuple[int, ...]
+
+    @property
+    def yields(self) -> bool:
+        """Whether the step's result is this sequence's next tokens; a prompt chunk before the last has "
+        "none."""
+        return self.sequence.cache_length + self.count == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One step."""
+
+    works: tuple[Work, ...]
+    width: int
+    draft: bool
+
+
+class Scheduler:
+    """Waiting and running sequences, rows and pages."""
+
+    def __init__(self, model: StepModel, *, max_batch: int, token_budget: int) -> None:
+        if max_batch < 1 or token_budget < 1:
+            raise ValueError(f"a step needs rows and tokens: {max_batch=}, {token_budget=}")
+        self._model = model
+        self._max_batch = max_batch
+        self._budget = token_budget
+        self._pages = PageAllocator(model.num_pages, model.page_size)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether any sequence waits or runs."""
+        return bool(self._waiting or self._running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence.
+
+        Raises:
+            UsageError: its prompt leaves no room in the context, or a prompt id is no token.
+            DeviceError: its pages exceed the whole cache.
+        """
+        prompt, limit = sequence.request.prompt, self._model.max_length
+        if len(prompt) >= limit:
+            raise UsageError(
+                f"The prompt has {len(prompt)} tokens, and the context of {limit} has no room for it "
+                "and one token of "
+                "output. Shorten the prompt."
+            )
+        if not all(0 <= token < self._model.vocab_size for token in prompt):
+            raise UsageError(f"A prompt token is not below the vocabulary size {self._model.vocab_size}.")
+        self._pages.check_fits(self._positions(sequence), f"A request of {len(prompt)} prompt tokens")
+        self._waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take out a sequence that ended, with its pages."""
+        if sequence in self._running:
+            self._running.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+        self._pages.free(sequence.pages)
+        sequence.pages = []
+
+    def find(self, request_id: int) -> Sequence | None:
+        """The waiting or running sequence with this id."""
+        return next((s for s in (*self._running, *self._waiting) if s.id == request_id), None)
+
+    def plan(self) -> Plan:
+        """Choose the next step; `busy` must hold."""
+        self._admit()
+        decoding = [
+            Work(sequence=s, count=1, drafts=self._drafts(s)) for s in self._running if not s.prefilling
+        ]
+        left = self._budget - sum(work.count + len(work.drafts) for work in decoding)
+        chunks = []
+        for sequence in self._running:
+            if sequence.prefilling and left > 0:
+                count = min(left, len(sequence.request.prompt) - sequence.cache_length)
+                chunks.append(Work(sequence=sequence, count=count, drafts=()))
+                left -= count
+        works = (*decoding, *chunks)
+        return Plan(
+            works=works, width=max(len(w.drafts) for w in works), draft=any(map(_needs_drafter, works))
+        )
+
+    def row(self, work: Work) -> StepRow:
+        """What the model is given for one share of the step."""
+        s, start = work.sequence, work.sequence.cache_length
+        return StepRow(
+            tokens=s.tokens[start : start + work.count],
+            cache_length=start,
+            pages=tuple(s.pages),
+            draft_tokens=work.drafts,
+            lookback=s.tokens[max(0, start - self._model.lookback_length) : start],
+            seed=s.request.seed,
+            temperature=s.request.temperature,
+        )
+
+    def _admit(self) -> None:
+        """Start waiting sequences in order; the first that does not fit now holds up those behind it."""
+        while self._waiting and len(self._running) < self._max_batch:
+            pages = self._pages.allocate(self._positions(self._waiting[0]))
+            if pages is None:
+                return
+            sequence = self._waiting.popleft()
+            sequence.pages = pages
+            self._running.append(sequence)
+
+    def _positions(self, sequence: Sequence) -> int:
+        """Cache positions that a sequence can touch: all its tokens and a block of drafts behind them.
+
+        The block counts for every sequence, because a row is padded to the width of the widest in its
+        step.
+        """
+        request = sequence.request
+        return min(len(request.prompt) + request.max_tokens, self._model.max_length) + self._model.block_size
+
+    def _drafts(self, s: Sequence) -> tuple[int, ...]:
+        """As many drafts as could still be kept: one token of the budget is the target's own."""
+        room = min(s.width, s.remaining - 1, self._model.max_length - len(s.tokens) - 1)
+        return tuple(_until_sentinel(s.drafts[: max(room, 0)]))
+
+
+def _until_sentinel(drafts: Iterable[int]) -> Iterable[int]:
+    for token in drafts:
+        if token < 0:  # the model had no draft from here on
+            return
+        yield token
+
+
+def _needs_drafter(work: Work) -> bool:
+    """Whether a later round of this sequence can use drafts, or the drafter's own context of these tokens."""
+    return work.sequence.width > 0 and not (work.yields and work.sequence.remaining <= 1)
