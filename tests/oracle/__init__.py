@@ -1,2 +1,1 @@
-"""A NumPy reference of DeepSeek-V4.1 and its DSpark drafter: slow, plain, and the yardstick of the "
-"kernels."""
+"""A NumPy reference of DeepSeek-V4.1 and its DSpark drafter: slow, plain, and the yardstick of the kernels."""

@@ -1,8 +1,7 @@
 """Rounding and quantisation as the model defines them, in NumPy.
 
-`Numerics(exact=False)` is plain float32; `exact=True` adds the reference's rounding points: bfloat16
-activations, FP8 inputs of every quantised matmul, FP8 window rows, FP4 compressed rows, FP4 index
-queries and keys.
+`Numerics(exact=False)` is plain float32; `exact=True` adds the reference's rounding points: bfloat16 activations,
+FP8 inputs of every quantised matmul, FP8 window rows, FP4 compressed rows, FP4 index queries and keys.
 """
 
 from __future__ import annotations
