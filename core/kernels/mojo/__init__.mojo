@@ -1,0 +1,10 @@
+from .attention import Attend
+from .attention_in import AttentionIn, ContextRows
+from .attention_out import AttentionOut
+from .compress import Compress
+from .engram import Engram, EngramRows
+from .heads import DraftHead, Features, Head, Tap
+from .hyper import SublayerIn
+from .indexer import Index
+from .moe import Moe
+from .step import BlockInputs, Embed, History, Lookback, Merge, Verify

@@ -1,0 +1,155 @@
+"""Pointers, vectors, rounding and the parallel loop that every kernel shares.
+
+Values travel as float32. `exact` switches on the model's own rounding points (bfloat16 activations, FP8 and FP4
+quantisers); with it off every rounding below is the identity and a kernel is plain float32 arithmetic.
+"""
+
+from std.collections import Array
+from std.math import cos, exp, fma, sin, sqrt
+from std.memory import bitcast
+from max.algorithm import sync_parallelize
+
+comptime F32P = Pointer[Float32, MutAnyOrigin]
+comptime U8P = Pointer[UInt8, MutAnyOrigin]
+comptime I32P = Pointer[Int32, MutAnyOrigin]
+comptime I64P = Pointer[Int64, MutAnyOrigin]
+comptime U32P = Pointer[UInt32, MutAnyOrigin]
+comptime U64P = Pointer[UInt64, MutAnyOrigin]
+comptime W = 8  # float32 lanes of x86-64-v3; a row's sums are always formed in these eight lanes
+comptime Vec = SIMD[DType.float32, W]
+comptime NEG_INF = Float32.MIN
+
+# Below this many multiply-adds a second thread costs more (about 15 us) than it saves.
+comptime PARALLEL_WORK = 400_000
+
+
+@always_inline
+def ld(p: F32P, i: Int) -> Vec:
+    return p.unsafe_offset(i).unsafe_load[width=W]()
+
+
+@always_inline
+def st(p: F32P, i: Int, v: Vec):
+    p.unsafe_offset(i).unsafe_store(v)
+
+
+@always_inline
+def at(p: F32P, i: Int) -> Float32:
+    return p[unsafe_offset=i]
+
+
+def parallel[F: def(Int) -> None](body: F, items: Int, work: Int):
+    """Runs body(0) … body(items - 1); on several threads when `work` (multiply-adds) is worth it.
+
+    Which thread runs an item never changes what the item computes.
+    """
+    if work < PARALLEL_WORK or items == 1:
+        for i in range(items):
+            body(i)
+    else:
+        sync_parallelize(body, items)
+
+
+@always_inline
+def bf16v(x: Vec, exact: Bool) -> Vec:
+    """Rounds to bfloat16, nearest, ties to even, when `exact`."""
+    if not exact:
+        return x
+    var bits = bitcast[DType.uint32, W](x)
+    var rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return bitcast[DType.float32, W](rounded)
+
+
+@always_inline
+def bf16(x: Float32, exact: Bool) -> Float32:
+    """Rounds one value as `bf16v` does."""
+    if not exact:
+        return x
+    var bits = bitcast[DType.uint32](x)
+    return bitcast[DType.float32]((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000)
+
+
+def bf16_row(row: F32P, n: Int, exact: Bool):
+    """Rounds n values in place."""
+    if exact:
+        for i in range(0, n, W):
+            st(row, i, bf16v(ld(row, i), True))
+
+
+@always_inline
+def bf16_value(bits: UInt16) -> Float32:
+    return bitcast[DType.float32](UInt32(bits) << 16)
+
+
+@always_inline
+def bf16_at(p: U8P, i: Int) -> Float32:
+    """Element i of a bfloat16 array that travels as bytes."""
+    return bf16_value(p.unsafe_offset(2 * i).unsafe_bitcast[UInt16]()[])
+
+
+@always_inline
+def sigmoid(x: Float32) -> Float32:
+    return 1 / (1 + exp(-x))
+
+
+@always_inline
+def sum_squares(p: F32P, n: Int) -> Float32:
+    """Sum of squares of n values (n a multiple of eight), in the eight lanes' fixed order."""
+    var acc = Vec(0.0)
+    for i in range(0, n, W):
+        var v = ld(p, i)
+        acc = fma(v, v, acc)
+    return acc.reduce_add()
+
+
+def rms_norm(dst: F32P, src: F32P, weight: F32P, n: Int, eps: Float32, exact: Bool):
+    """One row: dst = bf16(src / sqrt(mean(src^2) + eps) * weight). `dst` may be `src`."""
+    var scale = 1 / sqrt(sum_squares(src, n) / Float32(n) + eps)
+    for i in range(0, n, W):
+        st(dst, i, bf16v(ld(src, i) * scale * ld(weight, i), exact))
+
+
+def rope_table(turn: F32P, inv_freq: F32P, position: Int, half: Int):
+    """Cosines, then sines, of position * inv_freq, `half` each."""
+    for k in range(half):
+        # The angle is a float32 product, as in the reference; only its sine and cosine are taken in float64.
+        var angle = Float64(Float32(position) * at(inv_freq, k))
+        turn[unsafe_offset=k] = Float32(cos(angle))
+        turn[unsafe_offset=half + k] = Float32(sin(angle))
+
+
+def rope(row: F32P, turn: F32P, half: Int, sign: Float32, exact: Bool):
+    """Turns `half` adjacent pairs of `row` in place; sign -1 turns back."""
+    for k in range(half):
+        var c = at(turn, k)
+        var s = at(turn, half + k) * sign
+        var a = at(row, 2 * k)
+        var b = at(row, 2 * k + 1)
+        row[unsafe_offset=2 * k] = bf16(a * c - b * s, exact)
+        row[unsafe_offset=2 * k + 1] = bf16(a * s + b * c, exact)
+
+
+struct Scratch(Movable):
+    """Working memory of one call."""
+
+    var data: List[Float32]
+
+    def __init__(out self, size: Int):
+        self.data = List[Float32](length=max(size, 1), fill=0)
+
+    def ptr(mut self) -> F32P:
+        return self.data.unsafe_ptr().unsafe_origin_cast[MutAnyOrigin]()
+
+
+struct Rows(Movable):
+    """A list of row numbers; 0, 1, 2 … until changed."""
+
+    var data: List[Int32]
+
+    def __init__(out self, size: Int):
+        self.data = List[Int32](length=max(size, 1), fill=0)
+        for i in range(size):
+            self.data[i] = Int32(i)
+
+    def ptr(mut self) -> I32P:
+        return self.data.unsafe_ptr().unsafe_origin_cast[MutAnyOrigin]()

@@ -1,0 +1,238 @@
+"""The target's head, the drafter's features, and the drafter's head with its Markov and confidence parts."""
+
+import extensibility as compiler
+from extensibility import InputTensor, OutputTensor
+from max.gpu.host import DeviceContext
+from .attention_in import CHUNK, copy
+from .common import F32P, I32P, I64P, Rows, Scratch, U8P, Vec, W, at, bf16_at, bf16_row, bf16v, ld, parallel, rms_norm
+from .common import st
+from .hyper import collapse
+from .layout import RMS_EPS
+from .linear import linear
+from .quant import BF16, E4M3, qdq_fp8
+from .sampling import draw
+
+comptime VOCAB_CHUNK = 128
+
+
+@compiler.register("sd_head")
+struct Head:
+    """Logits [R, V] of the given rows: final collapse, norm, head (float32 accumulation, bf16 weights)."""
+
+    @staticmethod
+    def execute[target: StaticString](
+        logits: OutputTensor[dtype=DType.float32, rank=2, ...],
+        h: InputTensor[dtype=DType.float32, rank=3, ...],
+        mix: InputTensor[dtype=DType.float32, rank=2, ...],
+        rows: InputTensor[dtype=DType.int32, rank=1, ...],
+        norm: InputTensor[dtype=DType.float32, rank=1, ...],
+        head: InputTensor[dtype=DType.bfloat16, rank=2, ...],
+        model: InputTensor[dtype=DType.float32, rank=1, ...],
+        mode: InputTensor[dtype=DType.int32, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var n = rows.dim_size(0)
+        var c = h.dim_size(1)
+        var d = h.dim_size(2)
+        var m = mix.dim_size(1)
+        var v = logits.dim_size(1)
+        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
+        var identity_ = Rows(n)
+        var identity = identity_.ptr()
+        var memory = Scratch(n * d)
+        var x = memory.ptr()
+        var pl: F32P = logits.unsafe_ptr()
+        var w: U8P = head.unsafe_ptr().unsafe_bitcast[UInt8]()
+        for i in range(n):
+            var r = Int(rows.unsafe_ptr()[unsafe_offset=i])
+            var row = x.unsafe_offset(i * d)
+            collapse(
+                row, h.unsafe_ptr().unsafe_offset(r * c * d), mix.unsafe_ptr().unsafe_offset(r * m), c, d, exact
+            )
+            rms_norm(row, row, norm.unsafe_ptr(), d, eps, exact)
+
+        def project(item: Int) {imm}:
+            var n0 = item * VOCAB_CHUNK
+            linear[BF16](pl, v, x, d, identity, n, w, w, n0, min(n0 + VOCAB_CHUNK, v), d)
+
+        parallel(project, (v + VOCAB_CHUNK - 1) // VOCAB_CHUNK, n * v * d)
+        _ = identity_^
+        _ = memory^
+
+
+@compiler.register("sd_tap")
+struct Tap:
+    """Appends the mean over a layer's input copies: taps [T, P + D] = [before[:, :P] | bf16(mean h)]."""
+
+    @staticmethod
+    def execute[target: StaticString](
+        taps: OutputTensor[dtype=DType.float32, rank=2, ...],
+        before: InputTensor[dtype=DType.float32, rank=2, ...],
+        h: InputTensor[dtype=DType.float32, rank=3, ...],
+        mode: InputTensor[dtype=DType.int32, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var c = h.dim_size(1)
+        var d = h.dim_size(2)
+        var width = taps.dim_size(1)
+        var kept = width - d
+        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        for r in range(h.dim_size(0)):
+            var dst: F32P = taps.unsafe_ptr().unsafe_offset(r * width)
+            copy(dst, before.unsafe_ptr().unsafe_offset(r * before.dim_size(1)), kept)
+            var row: F32P = h.unsafe_ptr().unsafe_offset(r * c * d)
+            for i in range(0, d, W):
+                var acc = ld(row, i)
+                for k in range(1, c):
+                    acc += ld(row, k * d + i)
+                st(dst, kept + i, bf16v(acc / Float32(c), exact))
+
+
+@compiler.register("sd_features")
+struct Features:
+    """The drafter's context features m [T, D] = norm(main_proj taps), taps [T, n D], main_proj FP8."""
+
+    @staticmethod
+    def execute[target: StaticString](
+        m: OutputTensor[dtype=DType.float32, rank=2, ...],
+        taps: InputTensor[dtype=DType.float32, rank=2, ...],
+        proj: InputTensor[dtype=DType.uint8, rank=2, ...],
+        scale: InputTensor[dtype=DType.uint8, rank=2, ...],
+        norm: InputTensor[dtype=DType.float32, rank=1, ...],
+        model: InputTensor[dtype=DType.float32, rank=1, ...],
+        mode: InputTensor[dtype=DType.int32, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var t = taps.dim_size(0)
+        var k = taps.dim_size(1)
+        var d = m.dim_size(1)
+        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
+        var identity_ = Rows(t)
+        var identity = identity_.ptr()
+        var memory = Scratch(t * k)
+        var x = memory.ptr()
+        var pm: F32P = m.unsafe_ptr()
+        var w: U8P = proj.unsafe_ptr()
+        var s: U8P = scale.unsafe_ptr()
+        for r in range(t):
+            qdq_fp8(x.unsafe_offset(r * k), taps.unsafe_ptr().unsafe_offset(r * k), k, exact)
+
+        def project(item: Int) {imm}:
+            var n0 = item * CHUNK
+            linear[E4M3](pm, d, x, k, identity, t, w, s, n0, min(n0 + CHUNK, d), k)
+
+        parallel(project, (d + CHUNK - 1) // CHUNK, t * d * k)
+        for r in range(t):
+            var row = pm.unsafe_offset(r * d)
+            bf16_row(row, d, exact)
+            rms_norm(row, row, norm.unsafe_ptr(), d, eps, exact)
+        _ = identity_^
+        _ = memory^
+
+
+@compiler.register("sd_draft_head")
+struct DraftHead:
+    """Draft tokens and raw confidences [B, block] (-1 and 0 for requests that do not draft), logits [N, V].
+
+    Left to right, logits_j = head x_j + markov_head markov_embed[t_j], t_0 the anchor; t_{j+1} is drawn with the
+    target's own noise for its position, which makes it match as often as the two laws allow. The confidence reads
+    the un-normed x_j and markov_embed[t_j]. h [N, C, D] after the last stage; slots, ids, pos [N].
+    """
+
+    @staticmethod
+    def execute[target: StaticString](
+        drafts: OutputTensor[dtype=DType.int64, rank=2, ...],
+        confidence: OutputTensor[dtype=DType.float32, rank=2, ...],
+        logits: OutputTensor[dtype=DType.float32, rank=2, ...],
+        h: InputTensor[dtype=DType.float32, rank=3, ...],
+        mix: InputTensor[dtype=DType.float32, rank=2, ...],
+        slots: InputTensor[dtype=DType.int32, rank=1, ...],
+        ids: InputTensor[dtype=DType.int64, rank=1, ...],
+        pos: InputTensor[dtype=DType.int32, rank=1, ...],
+        seed: InputTensor[dtype=DType.uint64, rank=1, ...],
+        temperature: InputTensor[dtype=DType.float32, rank=1, ...],
+        norm: InputTensor[dtype=DType.float32, rank=1, ...],
+        head: InputTensor[dtype=DType.bfloat16, rank=2, ...],
+        markov_embed: InputTensor[dtype=DType.bfloat16, rank=2, ...],
+        markov_head: InputTensor[dtype=DType.bfloat16, rank=2, ...],
+        confidence_proj: InputTensor[dtype=DType.bfloat16, rank=2, ...],
+        model: InputTensor[dtype=DType.float32, rank=1, ...],
+        mode: InputTensor[dtype=DType.int32, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var n = h.dim_size(0)
+        var c = h.dim_size(1)
+        var d = h.dim_size(2)
+        var m = mix.dim_size(1)
+        var v = logits.dim_size(1)
+        var block = drafts.dim_size(1)
+        var rank = markov_embed.dim_size(1)
+        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
+        var requests = n // block
+        var identity_ = Rows(max(n, 1))
+        var identity = identity_.ptr()
+        var memory = Scratch(2 * n * d + requests * rank + requests * v)
+        var x = memory.ptr()
+        var normed = x.unsafe_offset(n * d)
+        var e = normed.unsafe_offset(n * d)
+        var bias = e.unsafe_offset(requests * rank)
+        var pl: F32P = logits.unsafe_ptr()
+        var w: U8P = head.unsafe_ptr().unsafe_bitcast[UInt8]()
+        var we: U8P = markov_embed.unsafe_ptr().unsafe_bitcast[UInt8]()
+        var wm: U8P = markov_head.unsafe_ptr().unsafe_bitcast[UInt8]()
+        var wc: U8P = confidence_proj.unsafe_ptr().unsafe_bitcast[UInt8]()
+        var pd: I64P = drafts.unsafe_ptr()
+        var pconf: F32P = confidence.unsafe_ptr()
+        for i in range(drafts.size()):
+            pd[unsafe_offset=i] = -1
+            pconf[unsafe_offset=i] = 0
+        for r in range(n):
+            var row = x.unsafe_offset(r * d)
+            collapse(
+                row, h.unsafe_ptr().unsafe_offset(r * c * d), mix.unsafe_ptr().unsafe_offset(r * m), c, d, exact
+            )
+            rms_norm(normed.unsafe_offset(r * d), row, norm.unsafe_ptr(), d, eps, exact)
+        var chunks = (v + VOCAB_CHUNK - 1) // VOCAB_CHUNK
+
+        def base(item: Int) {imm}:
+            var n0 = item * VOCAB_CHUNK
+            linear[BF16](pl, v, normed, d, identity, n, w, w, n0, min(n0 + VOCAB_CHUNK, v), d)
+
+        parallel(base, chunks, n * v * d)
+        for j in range(block):
+            for i in range(requests):
+                var r = i * block + j
+                var s = Int(slots.unsafe_ptr()[unsafe_offset=r]) // block
+                var token = Int(ids.unsafe_ptr()[unsafe_offset=r])
+                if j > 0:
+                    token = Int(pd[unsafe_offset=s * block + j - 1])
+                var total = Float32(0)
+                for q in range(rank):
+                    var value = bf16_at(we, token * rank + q)
+                    e[unsafe_offset=i * rank + q] = value
+                    total += value * bf16_at(wc, d + q)
+                for q in range(d):
+                    total += at(x, r * d + q) * bf16_at(wc, q)
+                pconf[unsafe_offset=s * block + j] = total
+
+            def markov(item: Int) {imm}:
+                var n0 = item * VOCAB_CHUNK
+                linear[BF16](bias, v, e, rank, identity, requests, wm, wm, n0, min(n0 + VOCAB_CHUNK, v), rank)
+
+            parallel(markov, chunks, requests * v * rank)
+            for i in range(requests):
+                var r = i * block + j
+                var s = Int(slots.unsafe_ptr()[unsafe_offset=r]) // block
+                var row = pl.unsafe_offset(r * v)
+                for q in range(v):
+                    row[unsafe_offset=q] += at(bias, i * v + q)
+                var token = draw(
+                    row, v, temperature.unsafe_ptr()[unsafe_offset=s], seed.unsafe_ptr()[unsafe_offset=s],
+                    Int(pos.unsafe_ptr()[unsafe_offset=r]) + 1,
+                )
+                pd[unsafe_offset=s * block + j] = Int64(token)
+        _ = identity_^
+        _ = memory^

@@ -1,0 +1,110 @@
+"""Position-keyed draws: the token at position t of a request with seed s is argmax(log p_t + g(s, t)).
+
+g is Gumbel noise from a counter-based generator keyed by (seed, position, token id), so a draw depends on nothing
+else: not on the batch, not on the step, not on whether the position was drafted. Target and drafter share it.
+"""
+
+from std.bit import count_leading_zeros
+from std.math import exp, log
+from .common import F32P, Scratch, at
+from .indexer import order_key
+
+comptime GOLDEN = UInt64(0x9E3779B97F4A7C15)
+comptime GREEDY_BELOW = Float32(1e-5)  # a lower temperature is argmax, as in MAX and vLLM
+
+
+@always_inline
+def mix64(x: UInt64) -> UInt64:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014)."""
+    var z = x
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return z ^ (z >> 31)
+
+
+@always_inline
+def stream(seed: UInt64, position: Int) -> UInt64:
+    return mix64(mix64(seed + GOLDEN) + UInt64(position) * GOLDEN)
+
+
+@always_inline
+def uniform_bits(key: UInt64, token: Int) -> UInt32:
+    return UInt32(mix64(key + UInt64(token + 1) * GOLDEN) >> 32)
+
+
+@always_inline
+def gumbel(bits: UInt32) -> Float64:
+    """Noise of a 32-bit uniform (bits + 1/2) / 2^32."""
+    return -log(-log((Float64(bits) + 0.5) * 2.3283064365386963e-10))
+
+
+@always_inline
+def gumbel_bound(bits: UInt32) -> Float64:
+    """A cheap upper bound of `gumbel`: -log(-log u) <= -log(1 - u)."""
+    return Float64(Int(count_leading_zeros(~bits)) + 1) * 0.6931471805599454
+
+
+def argmax(z: F32P, n: Int) -> Int:
+    """The largest value's index, the lowest one on ties."""
+    var best = 0
+    for i in range(1, n):
+        if at(z, i) > at(z, best):
+            best = i
+    return best
+
+
+def draw(z: F32P, n: Int, temperature: Float32, seed: UInt64, position: Int) -> Int:
+    """The token drawn at `position` from logits z; -inf never wins."""
+    var best = argmax(z, n)
+    if temperature < GREEDY_BELOW:
+        return best
+    var key = stream(seed, position)
+    var scale = 1 / Float64(temperature)
+    var top = Float64(at(z, best)) * scale + gumbel(uniform_bits(key, best))
+    for i in range(n):
+        var bits = uniform_bits(key, i)
+        var value = Float64(at(z, i)) * scale
+        if value + gumbel_bound(bits) < top:
+            continue
+        value += gumbel(bits)
+        if value > top or (value == top and i < best):
+            top = value
+            best = i
+    return best
+
+
+def truncate(z: F32P, n: Int, temperature: Float32, top_k: Int, top_p: Float32):
+    """Sets logits outside the top_k best, then outside the smallest set of mass top_p, to -inf (ties: lower id stays).
+
+    The mass is taken at `temperature`, over what top_k kept, as samplers in the field do.
+    """
+    if (top_k <= 0 or top_k >= n) and top_p >= 1:
+        return
+    var order = List[UInt64](capacity=n)
+    for i in range(n):
+        # Ascending order: best logit first, lower id first among equals.
+        order.append((UInt64(~order_key(at(z, i))) << 32) | UInt64(i))
+    sort(order)
+    var keep = top_k if top_k > 0 and top_k < n else n
+    if top_p < 1:
+        var top = Float64(at(z, Int(order[0] & 0xFFFFFFFF)))
+        var scale = 1 / Float64(max(temperature, GREEDY_BELOW))
+        var total = Float64(0)
+        for i in range(keep):
+            total += exp((Float64(at(z, Int(order[i] & 0xFFFFFFFF))) - top) * scale)
+        var mass = Float64(0)
+        for i in range(keep):
+            if i > 0 and mass >= Float64(top_p) * total:
+                keep = i
+                break
+            mass += exp((Float64(at(z, Int(order[i] & 0xFFFFFFFF))) - top) * scale)
+    for i in range(keep, n):
+        z[unsafe_offset=Int(order[i] & 0xFFFFFFFF)] = Float32.MIN
+
+
+def is_finite(z: F32P, n: Int) -> Bool:
+    """Whether no logit is NaN or +-inf."""
+    var total = Float32(0)
+    for i in range(n):
+        total += at(z, i) * 0
+    return total == 0
