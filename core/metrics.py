@@ -19,9 +19,8 @@ DEFINITIONS: dict[str, str] = {
     "own token that closes a round is counted)",
     "acceptance rate": "accepted / proposed",
     "accepted at position k": "rounds that accepted draft k / rounds that proposed it",
-    "accepted at position k, given those before": "rounds that accepted draft k / rounds that accepted "
-    "draft k-1 and proposed "
-    "draft k",
+    "accepted at position k, given those before": "rounds that accepted draft k / "
+    "rounds that accepted draft k-1 and proposed draft k",
     "time to first token": "from handing a request to the engine to its first output token",
     "time per output token": "time from a request's first to its last token / (its tokens - 1)",
 }
@@ -62,8 +61,9 @@ class Acceptance:
         length_with_bonus: mean tokens emitted per round.
         rate: accepted / proposed.
         histogram: [k] = rounds that accepted exactly k drafts; sums to `rounds`.
-        per_position: [k-1] = share of rounds that accepted draft k among those that proposed it and ran
-        that far. per_position_conditional: the same among rounds that accepted all drafts before k.
+        per_position: [k-1] = share of rounds that accepted draft k, among those that proposed it and were
+            not ended by an earlier draft.
+        per_position_conditional: the same, among rounds that accepted all drafts before k.
     """
 
     rounds: int
@@ -87,9 +87,7 @@ class Acceptance:
         width = max((r.proposed for r in counted), default=0)
         positions = range(1, width + 1)
         accepted_at = [sum(r.accepted >= k for r in counted) for k in positions]
-        reached = [
-            sum(r.proposed >= k and not (r.cut and r.accepted < k) for r in counted) for k in positions
-        ]
+        reached = [sum(k <= (r.accepted if r.cut else r.proposed) for r in counted) for k in positions]
         judged = [sum(r.judged >= k for r in counted) for k in positions]
         return cls(
             rounds=len(counted),
@@ -99,9 +97,9 @@ class Acceptance:
             length=_ratio(accepted, len(counted)),
             length_with_bonus=_ratio(emitted, len(counted)),
             rate=_ratio(accepted, proposed),
-            histogram=tuple(sum(r.accepted == k for r in counted) for k in range(width + 1))
-            if counted
-            else (),
+            histogram=tuple(
+                sum(r.accepted == k for r in counted) for k in ((0, *positions) if counted else ())
+            ),
             per_position=_shares(accepted_at, reached),
             per_position_conditional=_shares(accepted_at, judged),
         )

@@ -103,7 +103,7 @@ class TextTokenizer:
                 raise TokenizerError(f"{origin} has no token {token}, which config.json names as {name}.")
 
 
-def _byte_of() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """GPT-2's alphabet: printable bytes stand for themselves, the other 68 for U+0100 and up, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = (byte for byte in range(256) if byte not in printable)
@@ -112,4 +112,4 @@ def _byte_of() -> dict[str, int]:
     return table
 
 
-_BYTE_OF = _byte_of()
+_BYTE_OF = byte_alphabet()

@@ -1,0 +1,51 @@
+"""The command line as a whole. Everything heavy is imported inside commands, so that help is instant."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specdecode.cli.generate import EXAMPLES, HELP, generate
+
+
+def make_app(*, panels: bool = True) -> typer.Typer:
+    """Build the application.
+
+    Args:
+        panels: group options into panels in help pages (imports Rich).
+    """
+    app = typer.Typer(
+        name="specdecode",
+        help="DeepSeek-V4.1 with its DSpark drafter: the same tokens as without speculation, only sooner.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich" if panels else None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    app.callback()(_root)
+    app.command(help=HELP, epilog=EXAMPLES)(generate)
+    return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"specdecode {version('specdecode')} (MAX {version('max')})")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the versions of specdecode and MAX and exit.",
+            is_eager=True,
+            callback=_print_version,
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself; they act in their callbacks."""

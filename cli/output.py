@@ -1,0 +1,81 @@
+"""Where a command's words go: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+_TICKS_PER_LINE = 30  # without a terminal, a line of its own this many ticks (seconds) apart
+
+
+class Output:
+    """Results and notes of one command; also the `Progress` that core code reports to.
+
+    Args:
+        as_json: print one JSON document at the end instead of text.
+        quiet: no notes and no progress, errors only.
+    """
+
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        quiet: bool = False,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+    ) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self._stdout = stdout or sys.stdout
+        self._stderr = stderr or sys.stderr
+        self._line_open = False
+
+    @property
+    def streams(self) -> bool:
+        """Whether somebody watches text as it comes."""
+        return self._stdout.isatty() and not self.as_json
+
+    def text(self, piece: str) -> None:
+        """A piece of the result."""
+        self._close_line()
+        self._stdout.write(_printable(piece, self._stdout))
+        self._stdout.flush()
+
+    def document(self, content: Mapping[str, object]) -> None:
+        """The result as one JSON document."""
+        self._close_line()
+        print(json.dumps(content, ensure_ascii=False, allow_nan=False), file=self._stdout, flush=True)
+
+    def note(self, message: str) -> None:
+        """A lasting line beside the result."""
+        if not self.quiet:
+            self.error(message)
+
+    def error(self, message: str) -> None:
+        """A lasting line that is shown even to those who want quiet."""
+        self._close_line()
+        print(_printable(message, self._stderr), file=self._stderr, flush=True)
+
+    def tick(self, message: str, seconds: float) -> None:
+        """What takes long: one line that is overwritten on a terminal, an occasional line elsewhere."""
+        if self.quiet:
+            return
+        line = f"{message} … {seconds:.0f} s"
+        if self._stderr.isatty():
+            print(f"\r\x1b[K{line}", end="", file=self._stderr, flush=True)
+            self._line_open = True
+        elif round(seconds) % _TICKS_PER_LINE == 1:
+            print(line, file=self._stderr, flush=True)
+
+    def _close_line(self) -> None:
+        if self._line_open:
+            print("\r\x1b[K", end="", file=self._stderr, flush=True)
+            self._line_open = False
+
+
+def _printable(text: str, stream: TextIO) -> str:
+    """The text with what the stream's encoding lacks replaced by question marks."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, errors="replace").decode(encoding)
