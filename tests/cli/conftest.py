@@ -1,0 +1,81 @@
+"""A command runner over a tiny checkpoint whose model recites a script."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from specdecode.cli import loading
+from specdecode.cli.app import make_app
+from tests.support.byte_tokenizer import EOS, byte_id
+from tests.support.tiny import write_checkpoint
+from tests.support.toy import ToyModel
+
+SCRIPT = "né 👍 ok. "
+
+
+class Script:
+    """In place of tables: position p holds byte p of a text, over and over; every fourth draft is wrong."""
+
+    target = SimpleNamespace(shape=(266,))
+    drafter = None
+
+    def __init__(self, text: str, stop_at: int | None = None) -> None:
+        self._bytes = text.encode()
+        self._stop_at = stop_at
+
+    def sample(self, table, before, last, *, position: int, seed: int, temperature: float) -> int:
+        if table is None and position % 4 == 0:
+            return byte_id(ord("?"))
+        if position == self._stop_at:
+            return EOS
+        return byte_id(self._bytes[position % len(self._bytes)])
+
+
+@dataclass
+class Command:
+    """Runs the command line in this process and keeps what the model was asked for."""
+
+    checkpoint: Path
+    script: Script = field(default_factory=lambda: Script(SCRIPT))
+    model_type: type[ToyModel] = ToyModel
+    loads: list[dict[str, object]] = field(default_factory=list)
+    models: list[ToyModel] = field(default_factory=list)
+
+    def load(self, path, *, devices, max_length, max_batch, progress) -> ToyModel:
+        self.loads.append(
+            {"path": path, "devices": devices, "max_length": max_length, "max_batch": max_batch}
+        )
+        progress.note("graph step: 5 ops, shipped, not compiled (was 9 CPU-seconds)")
+        self.models.append(self.model_type(self.script, block_size=3, max_length=max_length, num_pages=400))
+        return self.models[-1]
+
+    def __call__(self, *arguments: str, model: bool = True, stdin: str | None = None):
+        options = ["--model", str(self.checkpoint)] if model else []
+        result = CliRunner().invoke(make_app(panels=False), [*arguments, *options], input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def specdecode(checkpoint, monkeypatch) -> Command:
+    command = Command(checkpoint)
+    monkeypatch.setattr(loading, "load_step_model", command.load)
+    return command
+
+
+def timeless(text: str) -> str:
+    """A transcript with its times replaced."""
+    text = re.sub(r"token \d+\.\d+ s", "token T s", text)
+    return re.sub(r"token \d+\.\d+ ms", "token T ms", text)

@@ -1,0 +1,77 @@
+"""Help pages: what they say, what they import and what they cost."""
+
+from __future__ import annotations
+
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from specdecode.cli.app import make_app
+
+COMMAND = [sys.executable, "-m", "specdecode.cli"]
+# A new option is a decision: add it here on purpose.
+OPTIONS = {
+    "--prompt", "--max-tokens", "--temperature", "--seed", "--draft-tokens", "--no-speculation", "--model",
+    "--devices", "--batch-size", "--json", "--quiet", "--debug", "--help",
+}  # fmt: skip
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_lists_the_commands():
+    result = run("--help")
+    assert result.returncode == 0
+    assert "generate  Continue prompts." in result.stdout
+    assert result.stderr == ""
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nsys.argv = ['specdecode', '--help']\n"
+        "from specdecode.cli.__main__ import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in result.stderr.split()}
+    assert "typer" in loaded
+    assert not loaded & {"max", "numpy", "tokenizers", "safetensors", "rich", "pydantic", "yaml", "jinja2"}
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """The least CPU time of several runs; a busy machine only ever adds to it."""
+    times = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return min(times)
+
+
+def test_help_costs_at_most_150_ms():
+    assert cpu_seconds([*COMMAND, "--help"]) - cpu_seconds([sys.executable, "-c", "pass"]) <= 0.150
+
+
+@pytest.mark.parametrize("panels", [False, True])
+def test_the_options_of_generate(panels, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    result = CliRunner().invoke(make_app(panels=panels), ["generate", "--help"])
+    assert result.exit_code == 0
+    named = re.findall(r"^[│ ]+(?:-\w, )?(--[a-z-]+)", result.stdout, flags=re.MULTILINE)
+    assert set(named) == OPTIONS
+    assert "specdecode generate examples/prompts.txt" in result.stdout
+    for panel in ("Sampling", "Speculation", "Running", "Output"):
+        assert (f"─ {panel} ─" in result.stdout) is panels
+
+
+def test_version():
+    result = run("--version")
+    assert result.returncode == 0
+    assert result.stdout.startswith("specdecode 0.1.0 (MAX 26.7")
