@@ -38,7 +38,11 @@ class Settings:
 
 def run(settings: Settings) -> ExitCode:
     """Generate and report; the exit code says whether every prompt was completed."""
-    output = Output(as_json=settings.as_json, quiet=settings.quiet)
+    with Output(as_json=settings.as_json, quiet=settings.quiet) as output:
+        return _run(settings, output)
+
+
+def _run(settings: Settings, output: Output) -> ExitCode:
     prompts = _prompts(settings)
     _check_devices(settings.devices)
     path = locate_model(settings.model)
@@ -154,7 +158,7 @@ class _Run:
 
 
 def _prompts(settings: Settings) -> list[Prompt]:
-    prompts = [] if settings.source is None else read_prompts(settings.source, sys.stdin)
+    prompts = [] if settings.source is None else read_prompts(settings.source, sys.stdin.buffer)
     prompts += [Prompt(text=text, origin="-p") for text in settings.texts]
     if not prompts:
         raise UsageError(

@@ -32,6 +32,12 @@ class Output:
         self._stderr = stderr or sys.stderr
         self._line_open = False
 
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_line()  # or an error message would go on where the progress line stopped
+
     @property
     def streams(self) -> bool:
         """Whether somebody watches text as it comes."""

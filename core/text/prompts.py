@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from specdecode.core.errors import UsageError
 from specdecode.core.text.tokenizer import TextTokenizer
@@ -24,7 +24,7 @@ class Prompt:
     origin: str
 
 
-def read_prompts(source: str, stdin: TextIO) -> list[Prompt]:
+def read_prompts(source: str, stdin: BinaryIO) -> list[Prompt]:
     """Read a text file with one prompt a line, or standard input for `-`. Blank lines are skipped.
 
     Raises:
@@ -32,7 +32,8 @@ def read_prompts(source: str, stdin: TextIO) -> list[Prompt]:
     """
     name = "stdin" if source == "-" else source
     try:
-        content = stdin.read() if source == "-" else Path(source).read_bytes().decode("utf-8-sig")
+        raw = stdin.read() if source == "-" else Path(source).read_bytes()
+        content = raw.decode("utf-8-sig")
     except FileNotFoundError:
         raise UsageError(
             f"The prompt file {source} does not exist. For a prompt itself use -p TEXT."
@@ -53,8 +54,10 @@ def encode_prompt(prompt: Prompt, tokenizer: TextTokenizer) -> list[int]:
     """The ids of a prompt.
 
     Raises:
-        UsageError: it asks for an image.
+        UsageError: it asks for an image, or is no text.
     """
+    if _has_surrogates(prompt.text):
+        raise UsageError(f"{prompt.origin} is not UTF-8 text.")
     ids = tokenizer.encode(prompt.text)
     if tokenizer.find_image(ids):
         raise UsageError(
@@ -63,6 +66,11 @@ def encode_prompt(prompt: Prompt, tokenizer: TextTokenizer) -> list[int]:
             "Remove it from the prompt."
         )
     return ids
+
+
+def _has_surrogates(text: str) -> bool:
+    """Whether bytes that are not UTF-8 hide in a text, as Python passes them on from a command line."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _lines(content: str, name: str) -> Iterable[Prompt]:

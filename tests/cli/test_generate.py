@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import numpy as np
 import pytest
 
+from specdecode.cli.generation import Settings, run
 from specdecode.core.engine.step import StepResult
 from specdecode.core.metrics import DEFINITIONS
 from tests.cli.conftest import SCRIPT, Script, timeless
@@ -209,3 +212,30 @@ def test_ctrl_c_in_json(specdecode, prompts):
     assert (result.exit_code, content["interrupted"]) == (130, True)
     assert content["results"][0]["text"] == script_from(4, 12)
     assert content["results"][1]["error"] == "interrupted"
+
+
+class Screen(io.StringIO):
+    """A terminal that notes what was written on it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_text_as_it_comes(specdecode, monkeypatch):
+    screen, seen = Screen(), []
+
+    class Watches(ToyModel):
+        def step(self, rows, *, width, draft) -> StepResult:
+            seen.append(screen.getvalue())
+            return super().step(rows, width=width, draft=draft)
+
+    specdecode.model_type = Watches
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    options = dict(max_tokens=12, temperature=0.0, seed=0, draft_tokens=0, as_json=False, quiet=False)
+    model = str(specdecode.checkpoint)
+    settings = Settings(source=None, texts=("one",), model=model, devices="cpu", batch_size=1, **options)
+    assert run(settings) == 0
+    # The emoji takes four steps, of which the first three show nothing.
+    assert seen[:6] == ["", "", "", "", "👍", "👍 "]
+    assert screen.getvalue() == script_from(4, 12) + "\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from specdecode.cli.ordered import OrderedTexts
 from specdecode.cli.output import Output
 
@@ -89,6 +91,14 @@ def test_ticks_overwrite_a_terminal_line_that_is_cleared_before_anything_else():
     output.tick("compiling", 2.2)
     output.note("done")
     assert screen.getvalue() == "\r\x1b[Kcompiling … 1 s\r\x1b[Kcompiling … 2 s\r\x1b[Kdone\n"
+
+
+def test_an_error_does_not_leave_a_progress_line_behind():
+    screen = Terminal()
+    with pytest.raises(ZeroDivisionError), Output(stdout=io.StringIO(), stderr=screen) as output:  # noqa: PT012
+        output.tick("compiling", 1)
+        _ = 1 / 0
+    assert screen.getvalue().endswith("1 s\r\x1b[K")
 
 
 def test_ticks_in_a_pipe_are_rare_and_plain():

@@ -11,7 +11,7 @@ from specdecode.core.text.prompts import Prompt, encode_prompt, read_prompts
 from specdecode.core.text.tokenizer import TextTokenizer
 from tests.support.byte_tokenizer import BOS, EOS, IMAGE, write_tokenizer
 
-NO_STDIN = io.StringIO()
+NO_STDIN = io.BytesIO()
 
 
 def test_one_prompt_a_line_with_its_number(tmp_path):
@@ -25,7 +25,7 @@ def test_one_prompt_a_line_with_its_number(tmp_path):
 
 
 def test_a_dash_reads_standard_input():
-    assert read_prompts("-", io.StringIO("a\n\nb\n")) == [
+    assert read_prompts("-", io.BytesIO(b"a\n\nb\n")) == [
         Prompt(text="a", origin="stdin:1"),
         Prompt(text="b", origin="stdin:3"),
     ]
@@ -49,11 +49,20 @@ def test_not_utf8(tmp_path):
 
 def test_nothing_but_blank_lines():
     with pytest.raises(UsageError, match="stdin holds no prompt"):
-        read_prompts("-", io.StringIO("\n \n"))
+        read_prompts("-", io.BytesIO(b"\n \n"))
 
 
-def test_an_image_is_refused_with_its_place(tmp_path):
+@pytest.fixture
+def tokenizer(tmp_path):
     write_tokenizer(tmp_path)
-    tokenizer = TextTokenizer.open(tmp_path, bos=BOS, eos=EOS, image=IMAGE, vocab_size=266)
+    return TextTokenizer.open(tmp_path, bos=BOS, eos=EOS, image=IMAGE, vocab_size=266)
+
+
+def test_bytes_from_the_command_line_that_are_no_text(tokenizer):
+    with pytest.raises(UsageError, match=r"^-p is not UTF-8 text"):
+        encode_prompt(Prompt(text="a\udcff", origin="-p"), tokenizer)
+
+
+def test_an_image_is_refused_with_its_place(tokenizer):
     with pytest.raises(UsageError, match=r"^p\.txt:3 contains an image placeholder \(token 264\)"):
         encode_prompt(Prompt(text="what is <|image|>?", origin="p.txt:3"), tokenizer)
