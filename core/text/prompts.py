@@ -62,8 +62,7 @@ def encode_prompt(prompt: Prompt, tokenizer: TextTokenizer) -> list[int]:
     if tokenizer.find_image(ids):
         raise UsageError(
             f"{prompt.origin} contains an image placeholder (token {tokenizer.image}), and images are "
-            "not supported. "
-            "Remove it from the prompt."
+            "not supported. Remove it from the prompt."
         )
     return ids
 

@@ -232,9 +232,18 @@ def test_a_terminal_sees_text_as_it_comes(specdecode, monkeypatch):
     specdecode.model_type = Watches
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    options = dict(max_tokens=12, temperature=0.0, seed=0, draft_tokens=0, as_json=False, quiet=False)
+    options = {"max_tokens": 12, "temperature": 0.0, "seed": 0, "draft_tokens": 0}
     model = str(specdecode.checkpoint)
-    settings = Settings(source=None, texts=("one",), model=model, devices="cpu", batch_size=1, **options)
+    settings = Settings(
+        source=None,
+        texts=("one",),
+        model=model,
+        devices="cpu",
+        batch_size=1,
+        as_json=False,
+        quiet=False,
+        **options,
+    )
     assert run(settings) == 0
     # The emoji takes four steps, of which the first three show nothing.
     assert seen[:6] == ["", "", "", "", "👍", "👍 "]

@@ -103,6 +103,7 @@ def test_reference_sets_are_accepted(path):
         (text(hidden_size="32"), "text_config.hidden_size must be an integer, found '32'"),
         (text(hidden_size=True), "text_config.hidden_size must be an integer, found True"),
         (text(hidden_size=48), "text_config.hidden_size is 48; must be a multiple of 32"),
+        (text(o_lora_rank=8), "text_config.o_lora_rank is 8; times o_groups it must be a multiple of 32"),
         (text(swiglu_limit=0.0), "text_config.swiglu_limit is 0.0; must be positive"),
         (text(rms_norm_eps=float("inf")), "text_config.rms_norm_eps is inf; must be positive"),
         (text(num_hidden_layers=0), "text_config.num_hidden_layers is 0; must be positive"),

@@ -1,7 +1,7 @@
 """What a configuration must satisfy before anything is built from it.
 
-The released value is the only supported one for the fields in `_FIXED`; everything else is free as long as
-the parts fit together. Every refusal names the field, its value and what would be accepted.
+The released value is the only supported one for the fields in `_FIXED`; everything else is free as long
+as the parts fit together. Every refusal names the field, its value and what would be accepted.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _require(condition: bool, key: str, value: object, why: str) -> None:
 
 
 def _check_shapes(text: TextConfig) -> None:
-    for name in ("hidden_size", "moe_intermediate_size", "head_dim", "index_head_dim"):
+    for name in ("hidden_size", "moe_intermediate_size", "head_dim", "index_head_dim", "q_lora_rank"):
         value = getattr(text, name)
         _require(
             value % _QUANT_GROUP == 0,
@@ -96,6 +96,12 @@ def _check_shapes(text: TextConfig) -> None:
             value,
             "must be a multiple of 32, the quantisation group",
         )
+    _require(
+        text.o_groups * text.o_lora_rank % _QUANT_GROUP == 0,
+        "text_config.o_lora_rank",
+        text.o_lora_rank,
+        "times o_groups it must be a multiple of 32, the quantisation group",
+    )
     rope, limit = text.qk_rope_head_dim, min(text.head_dim, text.index_head_dim)
     _require(
         rope % 2 == 0 and rope <= limit,
