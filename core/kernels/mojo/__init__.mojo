@@ -7,4 +7,5 @@ from .heads import DraftHead, Features, Head, Tap
 from .hyper import SublayerIn
 from .indexer import Index
 from .moe import Moe
-from .step import BlockInputs, Embed, History, Lookback, Merge, Verify
+from .probe import Inject
+from .step import BlockInputs, Embed, History, Lookback, Mask, Merge, Verify

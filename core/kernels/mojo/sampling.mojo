@@ -103,8 +103,11 @@ def truncate(z: F32P, n: Int, temperature: Float32, top_k: Int, top_p: Float32):
 
 
 def is_finite(z: F32P, n: Int) -> Bool:
-    """Whether no logit is NaN or +-inf."""
-    var total = Float32(0)
+    """Whether no logit is NaN or +inf, and not all are -inf (a mask's single -inf is fine)."""
+    var some = False
     for i in range(n):
-        total += at(z, i) * 0
-    return total == 0
+        var v = at(z, i)
+        if not (v < Float32.MAX):
+            return False
+        some = some or v > Float32.MIN
+    return some

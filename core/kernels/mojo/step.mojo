@@ -244,3 +244,31 @@ struct BlockInputs:
             seq.unsafe_ptr()[unsafe_offset=i] = Int32(s)
             pos.unsafe_ptr()[unsafe_offset=i] = Int32(end + place)
             last.unsafe_ptr()[unsafe_offset=i] = Int32(end - 1)
+
+
+@compiler.register("sd_mask")
+struct Mask:
+    """Logits [B (K + 1), V] with forbidden tokens at -inf: bit v of bitmask [B, P, V/32] row (b, j) allows token v."""
+
+    @staticmethod
+    def execute[target: StaticString](
+        masked: OutputTensor[dtype=DType.float32, rank=2, ...],
+        logits: InputTensor[dtype=DType.float32, rank=2, ...],
+        bitmask: InputTensor[dtype=DType.int32, rank=3, ...],
+        drafts: InputTensor[dtype=DType.int64, rank=2, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var k = drafts.dim_size(1)
+        var v = logits.dim_size(1)
+        var rows = bitmask.dim_size(1)
+        var words = bitmask.dim_size(2)
+        if rows < k + 1 or words * 32 < v:
+            raise Error("sd_mask: the bitmask has fewer rows than verified tokens, or fewer bits than the vocabulary")
+        for r in range(logits.dim_size(0)):
+            var bits = bitmask.unsafe_ptr().unsafe_offset((r // (k + 1) * rows + r % (k + 1)) * words)
+            for i in range(v):
+                var word = UInt32(bits[unsafe_offset=i // 32])
+                var allowed = (word >> UInt32(i % 32)) & 1 == 1
+                masked.unsafe_ptr()[unsafe_offset=r * v + i] = (
+                    logits.unsafe_ptr()[unsafe_offset=r * v + i] if allowed else Float32.MIN
+                )

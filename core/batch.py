@@ -1,0 +1,184 @@
+"""The vocabulary of a speculative step: what the phases of a driver hand to each other.
+
+Everything here is graph values. Shapes: S tokens, B requests, K draft tokens per request, M = S + B K merged rows,
+N draft-block rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from max.graph import BufferValue, DeviceRef, Dim, TensorValue, Value
+
+HiddenT = TypeVar("HiddenT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedInputs:
+    """Inputs that only a graph over several devices has.
+
+    Attributes:
+        host_input_row_offsets: uint32 [B + 1] on the CPU.
+        data_parallel_splits: int64 [replicas + 1] on the CPU, request boundaries of the replicas.
+    """
+
+    host_input_row_offsets: TensorValue
+    data_parallel_splits: TensorValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCaches:
+    """The paged cache of one device: leaves that share one lookup table.
+
+    Attributes:
+        leaves: name -> buffer [pages, 1, layers, slots, 1, dim].
+        cache_lengths: uint32 [B], tokens of each request that the caches held before this step.
+        lookup_table: uint32 [B, pages] physical page of each logical page.
+    """
+
+    leaves: Mapping[str, BufferValue]
+    cache_lengths: TensorValue
+    lookup_table: TensorValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Per-request sampling inputs: seed uint64, temperature float32, top_k int64 (<= 0: all), top_p float32; [B].
+
+    max_k int64 [] and min_top_p float32 [] are host-side extremes of the batch, kept for kernels that size themselves
+    by them.
+    """
+
+    seed: TensorValue
+    temperature: TensorValue
+    top_k: TensorValue
+    max_k: TensorValue
+    top_p: TensorValue
+    min_top_p: TensorValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructuredOutput:
+    """Grammar masks: pinned_bitmask int32 [B, P, V/32] (row i: after i drafts), and its synchronisation buffers."""
+
+    pinned_bitmask: TensorValue
+    wait_payload: BufferValue
+    device_bitmask_scratch: BufferValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockBatch:
+    """One step's graph inputs, decoded.
+
+    Attributes:
+        tokens: int64 [S] each request's new tokens, ragged by input_row_offsets uint32 [B + 1].
+        draft_tokens: int64 [B, K] the previous step's proposals; -1 where there is none, and after it.
+        return_n_logits: int64 [1] on the CPU.
+        kv_collections: the caches, one entry per device.
+        sampling: per-request sampling inputs.
+        draft_slot_ids: int32 [N] rows of the next draft block, request * block + place; none skips the drafter.
+        draft_block_offsets: uint32 [drafting requests + 1], 0, block, 2 block …
+        merged_rows: int8 [M], a placeholder whose length is the merged row count.
+        structured_output: grammar masks, when the graph has them.
+        distributed, signal_buffers, batch_context_lengths, ep_inputs: several devices only.
+        vision_embeddings, vision_scatter_indices: image rows per device; a text step has zero rows.
+        extra: the model's own inputs by name, carried unread.
+    """
+
+    tokens: TensorValue
+    input_row_offsets: TensorValue
+    draft_tokens: TensorValue
+    return_n_logits: TensorValue
+    kv_collections: list[BlockCaches]
+    sampling: Sampling
+    draft_slot_ids: TensorValue
+    draft_block_offsets: TensorValue
+    merged_rows: TensorValue
+    devices: Sequence[DeviceRef]
+    structured_output: StructuredOutput | None = None
+    distributed: DistributedInputs | None = None
+    signal_buffers: list[BufferValue] = field(default_factory=list)
+    batch_context_lengths: list[TensorValue] = field(default_factory=list)
+    ep_inputs: list[Value[Any]] | None = None
+    vision_embeddings: list[TensorValue] = field(default_factory=list)
+    vision_scatter_indices: list[TensorValue] = field(default_factory=list)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_draft_tokens(self) -> Dim:
+        """How many tokens the previous step proposed per request, K."""
+        return self.draft_tokens.shape[1]
+
+    @property
+    def device0(self) -> DeviceRef:
+        """The device that owns the batch-wide tensors."""
+        return self.devices[0]
+
+    @property
+    def dist(self) -> DistributedInputs:
+        """`distributed`, for a model that cannot run without it.
+
+        Raises:
+            ValueError: on a single-device graph: the model was wired for several devices.
+        """
+        if self.distributed is None:
+            raise ValueError(
+                "this graph has one device and therefore no distributed inputs, but a sharded model asked for them: "
+                "build the graph with the devices that the model was sharded over"
+            )
+        return self.distributed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified(Generic[HiddenT]):
+    """The target's verdict material: logits float32 [B (K + 1), V], and what its drafter wants of the hidden states."""
+
+    logits: TensorValue
+    hidden: HiddenT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """The result of acceptance.
+
+    Attributes:
+        num_accepted: int64 [B] drafts accepted.
+        next_tokens: int64 [B] corrected token at the first mismatch, or the bonus.
+        finite: int32 [B], 0 where a row that was read held NaN or infinity.
+    """
+
+    num_accepted: TensorValue
+    next_tokens: TensorValue
+    finite: TensorValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """The next block: draft_tokens int64 and raw confidence float32 [B, block], logits float32 [N, V].
+
+    Requests that did not draft have -1 and 0.
+    """
+
+    draft_tokens: TensorValue
+    confidence: TensorValue
+    logits: TensorValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutputs:
+    """What a step's graph returns, in order."""
+
+    num_accepted: TensorValue
+    next_tokens: TensorValue
+    next_draft_tokens: TensorValue
+    confidence: TensorValue
+    finite: TensorValue
+    logits: TensorValue
+    extra: Sequence[TensorValue] = ()
+
+    def values(self) -> tuple[TensorValue, ...]:
+        """The graph's outputs, the model's own last."""
+        return (self.num_accepted, self.next_tokens, self.next_draft_tokens, self.confidence, self.finite,
+                self.logits, *self.extra)

@@ -1,0 +1,1 @@
+"""Model-agnostic drivers of a speculative step, as graph builders."""

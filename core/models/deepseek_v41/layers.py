@@ -1,0 +1,196 @@
+"""The blocks of the target and the drafter, as subgraph bodies over the kernels.
+
+Every body takes plain values in a fixed order, so that all layers of a kind share one compiled subgraph. A layer is
+two bodies: `enter` (hyper-connection gates, queries, window row) and `leave` (attention, output projection, experts).
+Between them a source compresses and an index source selects. What only writes a cache (compress, context rows) is called
+directly: MAX 26.7 does not compile a subgraph call whose results nobody reads ("'mgp.model' op Expected the number of
+arguments to the 'init' body to match the number of devices").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from max.dtype import DType
+from max.graph import BufferValue, DeviceRef, TensorValue, ops
+
+from specdecode.core.kernels import ops as kernels
+from specdecode.core.kernels.ops import Common, Rows
+from specdecode.core.kernels.settings import PageLayout, layer_settings
+from specdecode.core.models.deepseek_v41.config import LayerKind, TextConfig
+from specdecode.core.models.deepseek_v41.subgraphs import Subgraphs
+from specdecode.core.models.deepseek_v41.weights import MODE, MODEL, WeightTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaves:
+    """The cache leaves [pages, 1, layers, slots, 1, dim], float32."""
+
+    window: BufferValue
+    compressed: BufferValue
+    keys: BufferValue
+    open_groups: BufferValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerState:
+    """What one layer hands to the next.
+
+    Attributes:
+        h: [M, C, D] residual copies.
+        mix: [M, C(C+2)] of the last sublayer; its first C values are the pre of the next collapse.
+        chosen: int32 [M, N] selection last published by an index source.
+        blocks: int32 [M, NB] candidate blocks last published.
+    """
+
+    h: TensorValue
+    mix: TensorValue
+    chosen: TensorValue
+    blocks: TensorValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTrace:
+    """A layer's inner values, for comparison with a reference; latent only in a kv source."""
+
+    attn_out: TensorValue
+    ffn_out: TensorValue
+    expert_ids: TensorValue
+    expert_weights: TensorValue
+    latent: TensorValue | None
+
+
+class Blocks:
+    """Builds layers and draft stages in the current graph."""
+
+    def __init__(self, text: TextConfig, pages: PageLayout, weights: WeightTable, subgraphs: Subgraphs,
+                 device: DeviceRef) -> None:
+        self.text, self.pages, self.w, self.sub, self.device = text, pages, weights, subgraphs, device
+
+    def common(self) -> Common:
+        return Common(model=self.w(MODEL), mode=self.w(MODE))
+
+    def settings(self, layer: int) -> TensorValue:
+        return ops.constant(layer_settings(self.text, self.pages, layer).array(), DType.int32, self.device)
+
+    def frequencies(self, layer: int) -> TensorValue:
+        stage = layer >= self.text.num_hidden_layers
+        compressed = not stage and self.text.compress_ratio(layer) > 0
+        return self.w("derived.inv_freq_compressed" if compressed else "derived.inv_freq")
+
+    def hyper(self, name: str, part: str) -> list[TensorValue]:
+        names = [f"{name}.hc_{part}_{what}" for what in ("fn", "scale", "base")]
+        return [self.w(n) for n in (*names, f"{name}.{part}_norm.weight")]
+
+    def query_weights(self, name: str) -> list[TensorValue]:
+        w = self.w
+        return [*w.pair(f"{name}.wq_a"), w(f"{name}.q_norm.weight"), *w.pair(f"{name}.wq_b"), *w.pair(f"{name}.wkv"),
+                w(f"{name}.kv_norm.weight")]
+
+    def out_weights(self, name: str) -> list[TensorValue]:
+        return [*self.w.pair(f"{name}.wo_a"), *self.w.pair(f"{name}.wo_b")]
+
+    def moe_weights(self, name: str) -> list[TensorValue]:
+        out = [self.w(f"{name}.gate.weight"), self.w(f"{name}.gate.bias")]
+        for where in ("experts", "shared_experts"):
+            for part in ("w1", "w3", "w2"):
+                out += self.w.pair(f"{name}.{where}.{part}")
+        return out
+
+    def layer(self, i: int, state: LayerState, rows: Rows, leaves: Leaves) -> tuple[LayerState, LayerTrace]:
+        """Backbone layer i."""
+        name, kind = f"layers.{i}", self.text.layer_kind(i)
+        settings, freq, common = self.settings(i), self.frequencies(i), self.common()
+        shared = (*_row_values(rows), freq, settings, common.model, common.mode)
+        mix, x, q, latent, kv = self.sub.call(
+            "enter", self._enter, state.h, state.mix, leaves.window, *shared,
+            *self.hyper(name, "attn"), *self.query_weights(f"{name}.attn"),
+        )
+        group_latent = None
+        if kind is LayerKind.FULL:
+            group_latent = kernels.compress(x, [leaves.compressed, leaves.keys, leaves.open_groups], rows,
+                                            self._compressor_weights(i), freq, settings, common)
+        chosen, blocks = state.chosen, state.blocks
+        if kind in (LayerKind.FULL, LayerKind.REINDEX):
+            indexer = f"{name}.attn.indexer"
+            chosen, blocks = self.sub.call(
+                "index", _index, x, latent, chosen, blocks, leaves.keys, *shared,
+                *self.w.pair(f"{indexer}.wq_b"), self.w(f"{indexer}.weights_proj.weight"),
+            )
+        return self._leave(name, i, LayerState(h=state.h, mix=mix, chosen=chosen, blocks=blocks), q, kv, rows, leaves,
+                           group_latent)
+
+    def stage(self, k: int, state: LayerState, rows: Rows, leaves: Leaves) -> LayerState:
+        """Draft stage k over the block rows; its context rows are in the window leaf already."""
+        name, i = f"mtp.{k}", self.text.num_hidden_layers + k
+        common = self.common()
+        mix, _, q, _, kv = self.sub.call(
+            "enter", self._enter, state.h, state.mix, leaves.window, *_row_values(rows), self.frequencies(i),
+            self.settings(i), common.model, common.mode, *self.hyper(name, "attn"),
+            *self.query_weights(f"{name}.attn"),
+        )
+        inner = LayerState(h=state.h, mix=mix, chosen=state.chosen, blocks=state.blocks)
+        return self._leave(name, i, inner, q, kv, rows, leaves, None)[0]
+
+    def context(self, k: int, m: TensorValue, rows: Rows, leaves: Leaves) -> None:
+        """Store stage k's context rows of the drafter's features m [M, D]."""
+        name, i, common = f"mtp.{k}.attn", self.text.num_hidden_layers + k, self.common()
+        kernels.context_rows(m, leaves.window, rows, [*self.w.pair(f"{name}.wkv"), self.w(f"{name}.kv_norm.weight")],
+                             self.frequencies(i), self.settings(i), common)
+
+    def _compressor_weights(self, i: int) -> list[TensorValue]:
+        name, w = f"layers.{i}.attn", self.w
+        gate = "wgate" if self.text.compress_ratio(i) > 1 else "wkv"  # ratio 1 has no gate and does not read it
+        return [w(f"{name}.compressor.wkv.weight"), w(f"{name}.compressor.{gate}.weight"),
+                w(f"{name}.compressor.norm.weight"), w(f"{name}.indexer.wk.weight"),
+                w(f"{name}.indexer.k_norm.weight")]
+
+    def _enter(self, h: TensorValue, before: TensorValue, window: BufferValue, *rest: TensorValue
+               ) -> Sequence[TensorValue]:
+        rows, freq, settings, common, weights = _unpack(rest)
+        mix, x = kernels.sublayer_in(h, before, weights[:4], settings, common)
+        heads = self.text.num_attention_heads
+        q, latent, kv = kernels.attention_in(x, window, rows, weights[4:], freq, settings, common, heads=heads)
+        return mix, x, q, latent, kv
+
+    def _leave(self, name: str, i: int, state: LayerState, q: TensorValue, kv: TensorValue, rows: Rows,
+               leaves: Leaves, latent: TensorValue | None) -> tuple[LayerState, LayerTrace]:
+        stage = i >= self.text.num_hidden_layers
+        top_k = self.text.dspark_num_experts_per_tok if stage else self.text.num_experts_per_tok
+
+        def body(h: TensorValue, mix: TensorValue, q: TensorValue, kv: TensorValue, chosen: TensorValue,
+                 window: BufferValue, compressed: BufferValue, *rest: TensorValue) -> Sequence[TensorValue]:
+            rows, freq, settings, common, weights = _unpack(rest)
+            o = kernels.attend(q, window, compressed, chosen, kv, rows, weights[0], freq, settings, common)
+            h, y = kernels.attention_out(o, h, mix, weights[1:5], common)
+            mix, x = kernels.sublayer_in(h, mix, weights[5:9], settings, common)
+            h, z, ids, w = kernels.moe(x, h, mix, weights[9:], common, top_k=top_k)
+            return h, mix, y, z, ids, w
+
+        common = self.common()
+        h, mix, y, z, ids, w = self.sub.call(
+            "stage" if stage else "leave", body, state.h, state.mix, q, kv, state.chosen, leaves.window,
+            leaves.compressed, *_row_values(rows), self.frequencies(i), self.settings(i), common.model, common.mode,
+            self.w(f"{name}.attn.attn_sink"), *self.out_weights(f"{name}.attn"), *self.hyper(name, "ffn"),
+            *self.moe_weights(f"{name}.ffn"),
+        )
+        trace = LayerTrace(attn_out=y, ffn_out=z, expert_ids=ids, expert_weights=w, latent=latent)
+        return LayerState(h=h, mix=mix, chosen=state.chosen, blocks=state.blocks), trace
+
+
+def _row_values(rows: Rows) -> tuple[TensorValue, ...]:
+    return rows.seq, rows.pos, rows.last, rows.table
+
+
+def _unpack(values: Sequence[TensorValue]
+            ) -> tuple[Rows, TensorValue, TensorValue, Common, Sequence[TensorValue]]:
+    """The arguments that every body takes (rows, frequencies, settings, common), and its own weights."""
+    seq, pos, last, table, freq, settings, model, mode, *weights = values
+    return (Rows(seq=seq, pos=pos, last=last, table=table), freq, settings, Common(model=model, mode=mode), weights)
+
+
+def _index(x: TensorValue, latent: TensorValue, chosen: TensorValue, blocks: TensorValue, keys: BufferValue,
+           *rest: TensorValue) -> Sequence[TensorValue]:
+    rows, freq, settings, common, weights = _unpack(rest)
+    return kernels.index(x, latent, chosen, blocks, keys, rows, weights, freq, settings, common)
