@@ -1,0 +1,244 @@
+"""From step rows to graph inputs, in buffers that are reused from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+from max.driver import Buffer
+from numpy.typing import NDArray
+
+from specdecode.core.cache.leaves import KVCacheInputs
+from specdecode.core.engine.step import StepRow
+from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs, no_images
+
+_SEEDS = 1 << 64
+
+
+@dataclass(kw_only=True)
+class BatchRuntime:
+    """What a batch needs beside its rows.
+
+    Attributes:
+        leaves: the cache leaves [pages, …].
+        page_size: tokens per page.
+        engram_host_buffers: the Engram tables and scales in graph order; bound by the model when empty.
+        num_draft_tokens: draft positions K of `prepare_initial_token_inputs`.
+        draft: whether its steps draft the next block.
+    """
+
+    leaves: Mapping[str, Buffer]
+    page_size: int
+    engram_host_buffers: Sequence[Buffer] = ()
+    num_draft_tokens: int = 0
+    draft: bool = True
+
+
+class UnifiedDSparkDeepseekV41BatchProcessor:
+    """Ragged batching with the sampling seeds and the Engram lookback window.
+
+    The inputs of a call stay valid until the next one, which fills the same buffers in place. A step on the
+    CPU has ended when `execute` returns, so nothing is overwritten that is still read.
+
+    Args:
+        config: the checkpoint's configuration.
+        runtime: caches, tables and the draft width.
+    """
+
+    def __init__(self, config: DeepseekV41Config, runtime: BatchRuntime) -> None:
+        self.config, self.runtime = config, runtime
+        text = config.text_config
+        self._block = text.dspark_block_size
+        self._depth = text.engram_max_ngram_size - 1 if text.engram_layer_ids else 0
+        self._pages = min(leaf.shape[0] for leaf in runtime.leaves.values())
+        self._no_images = no_images(text.hidden_size)
+        self._kept: dict[tuple[str, tuple[int, ...]], tuple[NDArray[Any], Buffer]] = {}
+
+    def bind_ep_buffers(self, buffers: Sequence[Buffer]) -> None:
+        """Bind the expert-parallel buffers made at model load; on one device there are none.
+
+        Raises:
+            ValueError: some are given: this model runs on one device.
+        """
+        if len(buffers):
+            raise ValueError(f"{len(buffers)} expert-parallel buffers, but this model runs on one device")
+
+    def prepare_initial_token_inputs(
+        self,
+        replica_batches: Sequence[Sequence[StepRow]],
+        kv_cache_inputs: KVCacheInputs | None = None,
+        return_n_logits: int = 1,
+    ) -> UnifiedDSparkDeepseekV41Inputs:
+        """The inputs of one step at the runtime's draft width.
+
+        Args:
+            replica_batches: one batch; several replicas need several devices.
+            kv_cache_inputs: caches of the batch; None makes them from the rows and the runtime's leaves.
+            return_n_logits: 1, the logits of each request's last token (and of its drafts).
+
+        Raises:
+            ValueError: another number of replicas or logits, or a row that `prepare` refuses.
+        """
+        if len(replica_batches) != 1:
+            raise ValueError(f"{len(replica_batches)} replica batches, but this model runs on one device")
+        if return_n_logits != 1:
+            raise ValueError(
+                f"return_n_logits is {return_n_logits}; the graph returns the last token's, so only 1"
+            )
+        return self.prepare(
+            replica_batches[0],
+            width=self.runtime.num_draft_tokens,
+            draft=self.runtime.draft,
+            kv_cache_inputs=kv_cache_inputs,
+        )
+
+    def prepare(
+        self,
+        rows: Sequence[StepRow],
+        *,
+        width: int,
+        draft: bool,
+        kv_cache_inputs: KVCacheInputs | None = None,
+        history: Buffer | None = None,
+        sources: Sequence[int] | None = None,
+    ) -> UnifiedDSparkDeepseekV41Inputs:
+        """The inputs of one step.
+
+        Args:
+            rows: the requests, at least one.
+            width: draft positions K; shorter rows are padded with -1.
+            draft: whether to draft the next block.
+            kv_cache_inputs: caches of the batch; None makes them from the rows and the runtime's leaves.
+            history: int64 [rows, n - 1] `engram_lookback_history` of the previous step, still on the device.
+            sources: row of the history that holds each request's lookback; -1 reads `StepRow.lookback`.
+
+        Raises:
+            ValueError: a row that does not fit the width, its pages or its lookback, or a source that the
+                history lacks.
+        """
+        if not rows or not 0 <= width <= self._block:
+            raise ValueError(
+                f"a step needs rows and a width of 0 to {self._block}: {len(rows)} rows, {width=}"
+            )
+        for place, row in enumerate(rows):
+            self._check(place, row, width)
+        b = len(rows)
+        fill, constant = self._filled, self._constant
+        caches = kv_cache_inputs if kv_cache_inputs is not None else self._caches(rows)
+        embeddings, scatter = self._no_images
+        ends = [0, *accumulate(len(row.tokens) for row in rows)]
+        lookback: dict[str, Buffer] = self._lookback(rows, history, sources) if self._depth else {}
+        return UnifiedDSparkDeepseekV41Inputs(
+            tokens=fill("tokens", np.int64, (ends[-1],), list(chain.from_iterable(r.tokens for r in rows))),
+            input_row_offsets=fill("input_row_offsets", np.uint32, (b + 1,), ends),
+            return_n_logits=constant("return_n_logits", np.int64, (1,), 1),
+            signal_buffers=[],
+            **lookback,
+            engram_host_buffers=self.runtime.engram_host_buffers,
+            kv_cache_inputs=caches,
+            vision_embeddings=embeddings,
+            vision_scatter_indices=scatter,
+            draft_tokens=self._ragged("draft_tokens", np.int64, [r.draft_tokens for r in rows], width, -1),
+            seed=fill("seed", np.uint64, (b,), [row.seed % _SEEDS for row in rows]),
+            temperature=fill("temperature", np.float32, (b,), [row.temperature for row in rows]),
+            top_k=constant("top_k", np.int64, (b,), -1),
+            max_k=constant("max_k", np.int64, (), -1),
+            top_p=constant("top_p", np.float32, (b,), 1),
+            min_top_p=constant("min_top_p", np.float32, (), 1),
+            draft_slot_ids=self._steps("draft_slot_ids", np.int32, b * self._block if draft else 0, 1),
+            draft_block_offsets=self._steps(
+                "draft_block_offsets", np.uint32, b + 1, self._block if draft else 0
+            ),
+        )
+
+    def _check(self, place: int, row: StepRow, width: int) -> None:
+        """Refuse what a kernel would read or write past its end for."""
+        if not row.tokens or len(row.draft_tokens) > width:
+            raise ValueError(
+                f"row {place} has {len(row.tokens)} tokens and {len(row.draft_tokens)} drafts; it needs "
+                f"a token or more, and at most {width} drafts"
+            )
+        positions = row.cache_length + len(row.tokens) + width
+        if len(row.pages) * self.runtime.page_size < positions:
+            raise ValueError(
+                f"row {place} has {len(row.pages)} pages of {self.runtime.page_size} for {positions} rows"
+            )
+        if not 0 <= min(row.pages) <= max(row.pages) < self._pages:
+            raise ValueError(f"row {place} names a page outside the {self._pages} of the caches: {row.pages}")
+
+    def _caches(self, rows: Sequence[StepRow]) -> KVCacheInputs:
+        pages = max(len(row.pages) for row in rows)
+        return KVCacheInputs(
+            leaves=self.runtime.leaves,
+            cache_lengths=self._filled(
+                "cache_lengths", np.uint32, (len(rows),), [r.cache_length for r in rows]
+            ),
+            lookup_table=self._ragged("lookup_table", np.uint32, [r.pages for r in rows], pages, 0),
+        )
+
+    def _lookback(
+        self, rows: Sequence[StepRow], history: Buffer | None, sources: Sequence[int] | None
+    ) -> dict[str, Buffer]:
+        b, depth = len(rows), self._depth
+        ids, buffer = self._array("engram_lookback_ids", np.int64, (b, depth))
+        ids.fill(-1)
+        source = [-1] * b if sources is None else list(sources)
+        known = 0 if history is None else history.shape[0]
+        for place, row in enumerate(rows):
+            if not -1 <= source[place] < known:
+                raise ValueError(
+                    f"row {place} reads its lookback from row {source[place]} of {known} in the history"
+                )
+            if source[place] >= 0:
+                continue
+            if len(row.lookback) != min(depth, row.cache_length):
+                raise ValueError(
+                    f"row {place} has {len(row.lookback)} ids before its tokens, but at "
+                    f"cache_length {row.cache_length} the model needs {min(depth, row.cache_length)}"
+                )
+            if row.lookback:
+                ids[place, depth - len(row.lookback) :] = row.lookback
+        return {
+            "engram_lookback_ids": buffer,
+            "engram_lookback_source": self._filled("engram_lookback_source", np.int64, (b,), source),
+            "engram_lookback_history": history
+            if history is not None
+            else self._constant("engram_lookback_history", np.int64, (1, depth), -1),
+        }
+
+    def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> tuple[NDArray[Any], Buffer]:
+        """The kept array of this name and shape, and the buffer over the same memory."""
+        kept = self._kept.get((name, shape))
+        if kept is None:
+            array = np.zeros(shape, dtype)
+            kept = self._kept[name, shape] = (array, Buffer.from_numpy(array))
+        return kept
+
+    def _filled(self, name: str, dtype: Any, shape: tuple[int, ...], values: Sequence[float]) -> Buffer:
+        array, buffer = self._array(name, dtype, shape)
+        array[...] = values
+        return buffer
+
+    def _ragged(self, name: str, dtype: Any, values: Sequence[Sequence[int]], width: int, pad: int) -> Buffer:
+        """[B, width], each row filled up with `pad`."""
+        array, buffer = self._array(name, dtype, (len(values), width))
+        for place, row in enumerate(values):
+            array[place, : len(row)] = row
+            array[place, len(row) :] = pad
+        return buffer
+
+    def _constant(self, name: str, dtype: Any, shape: tuple[int, ...], value: float) -> Buffer:
+        if (name, shape) not in self._kept:
+            self._array(name, dtype, shape)[0].fill(value)
+        return self._kept[name, shape][1]
+
+    def _steps(self, name: str, dtype: Any, count: int, step: int) -> Buffer:
+        """0, step, 2 step … ; kept by step, as it is never filled again."""
+        key = f"{name}.{step}"
+        if (key, (count,)) not in self._kept:
+            self._array(key, dtype, (count,))[0][:] = np.arange(count) * step
+        return self._kept[key, (count,)][1]
