@@ -30,9 +30,7 @@ specdecode generate -p 'def main(' --draft-tokens 2 --json
 def generate(
     prompts: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PROMPTS", help="A text file with one prompt a line, or - for standard input."
-        ),
+        typer.Argument(metavar="PROMPTS", help="A text file with one prompt a line, or - for standard input."),
     ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", "-p", metavar="TEXT", help="A prompt; may be repeated.")
@@ -76,7 +74,5 @@ def _width(draft_tokens: int | None, no_speculation: bool) -> int | None:
     from specdecode.core.errors import UsageError
 
     if no_speculation and draft_tokens:
-        raise UsageError(
-            f"--no-speculation and --draft-tokens {draft_tokens} contradict each other. Leave one out."
-        )
+        raise UsageError(f"--no-speculation and --draft-tokens {draft_tokens} contradict each other. Leave one out.")
     return 0 if no_speculation else draft_tokens

@@ -65,9 +65,7 @@ def _run(settings: Settings, output: Output) -> ExitCode:
         progress=output,
     )
     output.note(_method(width, config))
-    return _Run(output, prompts, tokenizer, Engine(model, max_batch=settings.batch_size), width).complete(
-        requests
-    )
+    return _Run(output, prompts, tokenizer, Engine(model, max_batch=settings.batch_size), width).complete(requests)
 
 
 class _Run:

@@ -19,15 +19,11 @@ ModelOption = Annotated[
 ]
 DevicesOption = Annotated[
     str,
-    typer.Option(
-        "--devices", metavar="cpu|gpu:N", help="Where to run: cpu, or one GPU.", rich_help_panel=_RUNNING
-    ),
+    typer.Option("--devices", metavar="cpu|gpu:N", help="Where to run: cpu, or one GPU.", rich_help_panel=_RUNNING),
 ]
 BatchSizeOption = Annotated[
     int,
-    typer.Option(
-        "--batch-size", metavar="N", min=1, help="The most prompts in one step.", rich_help_panel=_RUNNING
-    ),
+    typer.Option("--batch-size", metavar="N", min=1, help="The most prompts in one step.", rich_help_panel=_RUNNING),
 ]
 MaxTokensOption = Annotated[
     int,
@@ -72,9 +68,7 @@ DraftTokensOption = Annotated[
 ]
 NoSpeculationOption = Annotated[
     bool,
-    typer.Option(
-        "--no-speculation", help="Plain decoding, like --draft-tokens 0.", rich_help_panel=_SPECULATION
-    ),
+    typer.Option("--no-speculation", help="Plain decoding, like --draft-tokens 0.", rich_help_panel=_SPECULATION),
 ]
 JsonOption = Annotated[
     bool,
@@ -82,9 +76,7 @@ JsonOption = Annotated[
 ]
 QuietOption = Annotated[
     bool,
-    typer.Option(
-        "--quiet", "-q", help="No progress and no statistics, errors only.", rich_help_panel=_OUTPUT
-    ),
+    typer.Option("--quiet", "-q", help="No progress and no statistics, errors only.", rich_help_panel=_OUTPUT),
 ]
 DebugOption = Annotated[
     bool,

@@ -17,9 +17,7 @@ class OrderedTexts:
         stream: pass on pieces as they come; otherwise whole texts only.
     """
 
-    def __init__(
-        self, count: int, *, begin: Callable[[int], None], show: Callable[[str], None], stream: bool
-    ) -> None:
+    def __init__(self, count: int, *, begin: Callable[[int], None], show: Callable[[str], None], stream: bool) -> None:
         self._pieces: list[list[str]] = [[] for _ in range(count)]
         self._ended = [False] * count
         self._dropped = [False] * count

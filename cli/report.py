@@ -26,10 +26,7 @@ def summary(completions: Sequence[Completion], *, width: int) -> list[str]:
     """The same in a few lines; `width` is how many drafts a round could have."""
     acceptance = Acceptance.of(r for c in completions for r in c.rounds)
     tokens = sum(len(c.tokens) for c in completions)
-    lines = [
-        f"{_count(len(completions), 'prompt')}, {_count(tokens, 'token')}, "
-        f"{_count(acceptance.rounds, 'round')}"
-    ]
+    lines = [f"{_count(len(completions), 'prompt')}, {_count(tokens, 'token')}, {_count(acceptance.rounds, 'round')}"]
     if acceptance.rounds:
         lines += _acceptance_lines(acceptance)
     elif width:

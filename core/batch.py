@@ -180,5 +180,12 @@ class StepOutputs:
 
     def values(self) -> tuple[TensorValue, ...]:
         """The graph's outputs, the model's own last."""
-        return (self.num_accepted, self.next_tokens, self.next_draft_tokens, self.confidence, self.finite,
-                self.logits, *self.extra)
+        return (
+            self.num_accepted,
+            self.next_tokens,
+            self.next_draft_tokens,
+            self.confidence,
+            self.finite,
+            self.logits,
+            *self.extra,
+        )

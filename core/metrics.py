@@ -97,9 +97,7 @@ class Acceptance:
             length=_ratio(accepted, len(counted)),
             length_with_bonus=_ratio(emitted, len(counted)),
             rate=_ratio(accepted, proposed),
-            histogram=tuple(
-                sum(r.accepted == k for r in counted) for k in ((0, *positions) if counted else ())
-            ),
+            histogram=tuple(sum(r.accepted == k for r in counted) for k in ((0, *positions) if counted else ())),
             per_position=_shares(accepted_at, reached),
             per_position_conditional=_shares(accepted_at, judged),
         )

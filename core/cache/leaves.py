@@ -55,4 +55,3 @@ class KVCacheInputs:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         return (*(self.leaves[name] for name in LEAVES), self.cache_lengths, self.lookup_table)
-

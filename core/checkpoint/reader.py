@@ -78,9 +78,7 @@ def _open_shards(folder: Path) -> dict[str, Shard]:
     if not index_path.exists():
         single = folder / SINGLE_FILE
         if not single.exists():
-            raise CheckpointError(
-                f"{folder} holds neither {INDEX_FILE} nor {SINGLE_FILE}, so it has no weights."
-            )
+            raise CheckpointError(f"{folder} holds neither {INDEX_FILE} nor {SINGLE_FILE}, so it has no weights.")
         shard = Shard(single)
         return dict.fromkeys(shard.tensors, shard)
     weight_map, total_size = _read_index(index_path)

@@ -75,7 +75,10 @@ class BlockDriver(Generic[HiddenT]):
             logits = step_ops.mask(logits, batch.structured_output.pinned_bitmask, batch.draft_tokens)
         sampling = batch.sampling
         accepted, tokens, finite = step_ops.verify(
-            logits, batch.draft_tokens, batch.input_row_offsets, batch.kv_collections[0].cache_lengths,
+            logits,
+            batch.draft_tokens,
+            batch.input_row_offsets,
+            batch.kv_collections[0].cache_lengths,
             [sampling.seed, sampling.temperature, sampling.top_k, sampling.top_p],
         )
         return Accepted(num_accepted=accepted, next_tokens=tokens, finite=finite)

@@ -57,32 +57,59 @@ class SpecDecodeInputTypeSpec:
 
     def inputs(self, *, structured_output: bool, trailing: Iterable[NamedInput] = ()) -> list[NamedInput]:
         """Every input in graph order."""
-        return [*self._tokens(), *self._caches(), *self._speculation(), *self._masks(structured_output), *trailing,
-                _in(MERGED_ROWS_DIM, TensorType(DType.int8, [MERGED_ROWS_DIM], CPU), "its length is the merged rows")]
+        return [
+            *self._tokens(),
+            *self._caches(),
+            *self._speculation(),
+            *self._masks(structured_output),
+            *trailing,
+            _in(
+                MERGED_ROWS_DIM,
+                TensorType(DType.int8, [MERGED_ROWS_DIM], CPU),
+                "its length is the merged rows",
+            ),
+        ]
 
     def _tokens(self) -> list[NamedInput]:
         d = self.device
         return [
             _in("tokens", TensorType(DType.int64, ["total_tokens"], d), "new token ids of all requests"),
-            _in("vision_embeddings", TensorType(DType.bfloat16, ["image_rows", self.hidden_size], d),
-                "image rows (none: text only)"),
+            _in(
+                "vision_embeddings",
+                TensorType(DType.bfloat16, ["image_rows", self.hidden_size], d),
+                "image rows (none: text only)",
+            ),
             _in("vision_scatter_indices", TensorType(DType.int32, ["image_rows"], d), "their rows in tokens"),
-            _in("input_row_offsets", TensorType(DType.uint32, ["input_row_offsets_len"], d),
-                "where each request's tokens begin, and the end"),
+            _in(
+                "input_row_offsets",
+                TensorType(DType.uint32, ["input_row_offsets_len"], d),
+                "where each request's tokens begin, and the end",
+            ),
             _in("return_n_logits", TensorType(DType.int64, [1], CPU), "logits wanted per request"),
         ]
 
     def _caches(self) -> list[NamedInput]:
         d = self.device
         leaves = [
-            _in(f"kv_{name}", BufferType(DType.float32, ["num_pages", *self.leaves[name]], d), f"{name} cache leaf")
+            _in(
+                f"kv_{name}",
+                BufferType(DType.float32, ["num_pages", *self.leaves[name]], d),
+                f"{name} cache leaf",
+            )
             for name in LEAVES
         ]
         return [
             *leaves,
-            _in("cache_lengths", TensorType(DType.uint32, ["batch"], d), "tokens in the caches before this step"),
-            _in("lookup_table", TensorType(DType.uint32, ["batch", "request_pages"], d),
-                "physical page of each logical page"),
+            _in(
+                "cache_lengths",
+                TensorType(DType.uint32, ["batch"], d),
+                "tokens in the caches before this step",
+            ),
+            _in(
+                "lookup_table",
+                TensorType(DType.uint32, ["batch", "request_pages"], d),
+                "physical page of each logical page",
+            ),
         ]
 
     def _speculation(self) -> list[NamedInput]:
@@ -92,18 +119,27 @@ class SpecDecodeInputTypeSpec:
             return _in(name, TensorType(dtype, ["batch"], d), meaning)
 
         return [
-            _in("draft_tokens", TensorType(DType.int64, ["batch", "num_draft_tokens"], d),
-                "proposals to verify; -1: none here and after"),
+            _in(
+                "draft_tokens",
+                TensorType(DType.int64, ["batch", "num_draft_tokens"], d),
+                "proposals to verify; -1: none here and after",
+            ),
             row("seed", DType.uint64, "key of the request's draws"),
             row("temperature", DType.float32, "below 1e-5: argmax"),
             row("top_k", DType.int64, "0 or less: all"),
             _in("max_k", TensorType(DType.int64, [], CPU), "largest top_k, -1 if any is unlimited"),
             row("top_p", DType.float32, "1: all"),
             _in("min_top_p", TensorType(DType.float32, [], CPU), "smallest top_p"),
-            _in("draft_slot_ids", TensorType(DType.int32, ["draft_rows"], d),
-                "rows of the next draft block; none skips the drafter"),
-            _in("draft_block_offsets", TensorType(DType.uint32, ["draft_block_offsets_len"], d),
-                "where each drafting request's block begins, and the end"),
+            _in(
+                "draft_slot_ids",
+                TensorType(DType.int32, ["draft_rows"], d),
+                "rows of the next draft block; none skips the drafter",
+            ),
+            _in(
+                "draft_block_offsets",
+                TensorType(DType.uint32, ["draft_block_offsets_len"], d),
+                "where each drafting request's block begins, and the end",
+            ),
         ]
 
     def _masks(self, structured_output: bool) -> list[NamedInput]:
@@ -113,7 +149,11 @@ class SpecDecodeInputTypeSpec:
         return [
             _in("pinned_bitmask", TensorType(DType.int32, shape, CPU), "allowed tokens after each draft"),
             _in("wait_payload", BufferType(DType.int64, [2], CPU), "tells a device that the mask is filled"),
-            _in("device_bitmask_scratch", BufferType(DType.int32, shape, self.device), "device copy of the mask"),
+            _in(
+                "device_bitmask_scratch",
+                BufferType(DType.int32, shape, self.device),
+                "device copy of the mask",
+            ),
         ]
 
 
@@ -132,16 +172,35 @@ def decode(inputs: Sequence[NamedInput], values: Sequence[Value[Any]], device: D
         value: TensorValue = named.pop(name)
         return value
 
-    caches = BlockCaches(leaves={name: named.pop(f"kv_{name}") for name in LEAVES},
-                         cache_lengths=take("cache_lengths"), lookup_table=take("lookup_table"))
+    caches = BlockCaches(
+        leaves={name: named.pop(f"kv_{name}") for name in LEAVES},
+        cache_lengths=take("cache_lengths"),
+        lookup_table=take("lookup_table"),
+    )
     masks = None
     if "pinned_bitmask" in named:
-        masks = StructuredOutput(pinned_bitmask=take("pinned_bitmask"), wait_payload=named.pop("wait_payload"),
-                                 device_bitmask_scratch=named.pop("device_bitmask_scratch"))
-    names = ("tokens", "input_row_offsets", "draft_tokens", "return_n_logits", "draft_slot_ids",
-             "draft_block_offsets", MERGED_ROWS_DIM)
+        masks = StructuredOutput(
+            pinned_bitmask=take("pinned_bitmask"),
+            wait_payload=named.pop("wait_payload"),
+            device_bitmask_scratch=named.pop("device_bitmask_scratch"),
+        )
+    names = (
+        "tokens",
+        "input_row_offsets",
+        "draft_tokens",
+        "return_n_logits",
+        "draft_slot_ids",
+        "draft_block_offsets",
+        MERGED_ROWS_DIM,
+    )
     sampling = Sampling(**{name: take(name) for name in Sampling.__dataclass_fields__})
-    return BlockBatch(**{name: take(name) for name in names}, kv_collections=[caches], sampling=sampling,
-                      structured_output=masks, devices=[device], vision_embeddings=[take("vision_embeddings")],
-                      vision_scatter_indices=[take("vision_scatter_indices")], extra=named)
-
+    return BlockBatch(
+        **{name: take(name) for name in names},
+        kv_collections=[caches],
+        sampling=sampling,
+        structured_output=masks,
+        devices=[device],
+        vision_embeddings=[take("vision_embeddings")],
+        vision_scatter_indices=[take("vision_scatter_indices")],
+        extra=named,
+    )

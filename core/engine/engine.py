@@ -132,9 +132,7 @@ class Engine:
         sequence.drafts = [int(token) for token in result.next_draft_tokens[index]]
         sequence.first_token = now if sequence.first_token is None else sequence.first_token
         sequence.last_token = now
-        events: list[Event] = [
-            TokensEvent(request_id=sequence.id, tokens=kept, drafted=min(accepted, len(kept)))
-        ]
+        events: list[Event] = [TokensEvent(request_id=sequence.id, tokens=kept, drafted=min(accepted, len(kept)))]
         reason = _reason(sequence, self._model.max_length)
         if reason is not None:
             self._scheduler.remove(sequence)

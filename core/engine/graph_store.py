@@ -118,9 +118,7 @@ class GraphStore:
 
 def count_ops(graph: Graph) -> int:
     """Operations of a graph and its subgraphs, by the lines of its text."""
-    return len(
-        re.findall(r"^\s+(?:%\S+ = )?r?mo\.(?!graph\b)", str(graph.module.mlir_module), flags=re.MULTILINE)
-    )
+    return len(re.findall(r"^\s+(?:%\S+ = )?r?mo\.(?!graph\b)", str(graph.module.mlir_module), flags=re.MULTILINE))
 
 
 def _compile(

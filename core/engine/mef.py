@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 PORTABLE_CPU = "x86-64-v3"
 CACHE_VARIABLE = "SPECDECODE_CACHE_DIR"
 # What x86-64-v3 adds to the baseline, as /proc/cpuinfo spells it (abm stands for lzcnt).
-_V3_FLAGS = frozenset(
-    {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_2", "popcnt", "xsave"}
-)
+_V3_FLAGS = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_2", "popcnt", "xsave"})
 
 
 def cache_directory() -> Path:

@@ -129,9 +129,7 @@ class Scheduler:
     def plan(self) -> Plan:
         """Choose the next step; `busy` must hold."""
         self._admit()
-        decoding = [
-            Work(sequence=s, count=1, drafts=self._drafts(s)) for s in self._running if not s.prefilling
-        ]
+        decoding = [Work(sequence=s, count=1, drafts=self._drafts(s)) for s in self._running if not s.prefilling]
         left = self._budget - sum(work.count + len(work.drafts) for work in decoding)
         chunks = []
         for sequence in self._running:
@@ -140,9 +138,7 @@ class Scheduler:
                 chunks.append(Work(sequence=sequence, count=count, drafts=()))
                 left -= count
         works = (*decoding, *chunks)
-        return Plan(
-            works=works, width=max(len(w.drafts) for w in works), draft=any(map(_needs_drafter, works))
-        )
+        return Plan(works=works, width=max(len(w.drafts) for w in works), draft=any(map(_needs_drafter, works)))
 
     def row(self, work: Work) -> StepRow:
         """What the model is given for one share of the step."""

@@ -89,8 +89,15 @@ class PageLayout:
         # A step writes up to block + 1 rows past the commit, so openings of (block + 1) / 2 groups beyond
         # the one that may still be completed must not fall on its slot.
         slots = (text.dspark_block_size + 1) // 2 + 2
-        return cls(page_size=page_size, kv_offsets=kv, key_offsets=keys, open_layers=opens,
-                   kv_rows=max(kv_rows, 1), key_rows=max(key_rows, 1), open_slots=slots)
+        return cls(
+            page_size=page_size,
+            kv_offsets=kv,
+            key_offsets=keys,
+            open_layers=opens,
+            kv_rows=max(kv_rows, 1),
+            key_rows=max(key_rows, 1),
+            open_slots=slots,
+        )
 
 
 def layer_settings(text: TextConfig, pages: PageLayout, layer: int) -> LayerSettings:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from max.dtype import DType
 from max.graph import TensorValue
 
-from specdecode.core.kernels.ops import F, Common, call
+from specdecode.core.kernels.ops import Common, F, call
 
 I64 = DType.int64
 I32 = DType.int32
@@ -38,16 +38,33 @@ class Merged:
     blocks: TensorValue
 
 
-def merge(tokens: TensorValue, offsets: TensorValue, drafts: TensorValue, cache_lengths: TensorValue,
-          rows: TensorValue, *, chosen: int, blocks: int) -> Merged:
+def merge(
+    tokens: TensorValue,
+    offsets: TensorValue,
+    drafts: TensorValue,
+    cache_lengths: TensorValue,
+    rows: TensorValue,
+    *,
+    chosen: int,
+    blocks: int,
+) -> Merged:
     """Put each request's drafts behind its tokens; `rows` int8 [M] carries M."""
     m = rows.shape[0]
     b, k = drafts.shape
-    out = call("sd_merge", [tokens, offsets, drafts, cache_lengths, rows],
-               (I64, [m]), (I32, [m]), (I32, [m]), (DType.uint32, offsets.shape), (I32, [b * (k + 1)]),
-               (I32, [m, chosen]), (I32, [m, blocks]))
-    return Merged(tokens=out[0], seq=out[1], pos=out[2], offsets=out[3], logit_rows=out[4], chosen=out[5],
-                  blocks=out[6])
+    out = call(
+        "sd_merge",
+        [tokens, offsets, drafts, cache_lengths, rows],
+        (I64, [m]),
+        (I32, [m]),
+        (I32, [m]),
+        (DType.uint32, offsets.shape),
+        (I32, [b * (k + 1)]),
+        (I32, [m, chosen]),
+        (I32, [m, blocks]),
+    )
+    return Merged(
+        tokens=out[0], seq=out[1], pos=out[2], offsets=out[3], logit_rows=out[4], chosen=out[5], blocks=out[6]
+    )
 
 
 def lookback(ids: TensorValue, source: TensorValue, history: TensorValue) -> TensorValue:
@@ -59,15 +76,21 @@ def lookback(ids: TensorValue, source: TensorValue, history: TensorValue) -> Ten
 def engram_rows(merged: Merged, window: TensorValue, constants: Sequence[TensorValue]) -> TensorValue:
     """Table rows int64 [M, L, G]; constants: compressed map, multipliers, primes, offsets, ids."""
     layers, grams, heads = constants[2].shape
-    (rows,) = call("sd_engram_rows", [merged.tokens, merged.seq, merged.pos, window, *constants],
-                   (I64, [merged.tokens.shape[0], layers, grams * heads]))
+    (rows,) = call(
+        "sd_engram_rows",
+        [merged.tokens, merged.seq, merged.pos, window, *constants],
+        (I64, [merged.tokens.shape[0], layers, grams * heads]),
+    )
     return rows
 
 
 def history(window: TensorValue, merged: Merged, accepted: TensorValue) -> TensorValue:
     """The lookback windows int64 [B, n - 1] of the next step."""
-    (new,) = call("sd_history", [window, merged.tokens, merged.seq, merged.pos, merged.logit_rows, accepted],
-                  (I64, window.shape))
+    (new,) = call(
+        "sd_history",
+        [window, merged.tokens, merged.seq, merged.pos, merged.logit_rows, accepted],
+        (I64, window.shape),
+    )
     return new
 
 
@@ -78,12 +101,18 @@ def embed(tokens: TensorValue, table: TensorValue, *, copies: int) -> tuple[Tens
     return h, mix
 
 
-def verify(logits: TensorValue, drafts: TensorValue, offsets: TensorValue, cache_lengths: TensorValue,
-           sampling: Sequence[TensorValue]) -> tuple[TensorValue, TensorValue, TensorValue]:
+def verify(
+    logits: TensorValue,
+    drafts: TensorValue,
+    offsets: TensorValue,
+    cache_lengths: TensorValue,
+    sampling: Sequence[TensorValue],
+) -> tuple[TensorValue, TensorValue, TensorValue]:
     """accepted, next_tokens int64 [B], finite int32 [B]; sampling: seed, temperature, top_k, top_p."""
     b = drafts.shape[0]
-    accepted, tokens, finite = call("sd_verify", [logits, drafts, offsets, cache_lengths, *sampling],
-                                    (I64, [b]), (I64, [b]), (I32, [b]))
+    accepted, tokens, finite = call(
+        "sd_verify", [logits, drafts, offsets, cache_lengths, *sampling], (I64, [b]), (I64, [b]), (I32, [b])
+    )
     return accepted, tokens, finite
 
 
@@ -93,17 +122,39 @@ def mask(logits: TensorValue, bitmask: TensorValue, drafts: TensorValue) -> Tens
     return masked
 
 
-def block_inputs(slots: TensorValue, offsets: TensorValue, cache_lengths: TensorValue, accepted: TensorValue,
-                 next_tokens: TensorValue, block: TensorValue) -> list[TensorValue]:
+def block_inputs(
+    slots: TensorValue,
+    offsets: TensorValue,
+    cache_lengths: TensorValue,
+    accepted: TensorValue,
+    next_tokens: TensorValue,
+    block: TensorValue,
+) -> list[TensorValue]:
     """ids int64, seq, pos, last int32, each [N]; block int64 [2] = block size, noise id."""
     n = slots.shape
-    return call("sd_block_inputs", [slots, offsets, cache_lengths, accepted, next_tokens, block],
-                (I64, n), (I32, n), (I32, n), (I32, n))
+    return call(
+        "sd_block_inputs",
+        [slots, offsets, cache_lengths, accepted, next_tokens, block],
+        (I64, n),
+        (I32, n),
+        (I32, n),
+        (I32, n),
+    )
 
 
-def draft_head(h: TensorValue, mix: TensorValue, slots: TensorValue, ids: TensorValue, pos: TensorValue,
-               seed: TensorValue, temperature: TensorValue, weights: Sequence[TensorValue], common: Common, *,
-               block: int) -> tuple[TensorValue, TensorValue, TensorValue]:
+def draft_head(
+    h: TensorValue,
+    mix: TensorValue,
+    slots: TensorValue,
+    ids: TensorValue,
+    pos: TensorValue,
+    seed: TensorValue,
+    temperature: TensorValue,
+    weights: Sequence[TensorValue],
+    common: Common,
+    *,
+    block: int,
+) -> tuple[TensorValue, TensorValue, TensorValue]:
     """Drafts int64 and confidences [B, block], logits [N, V].
 
     weights: norm, head, markov_embed, markov_head, confidence_proj.
@@ -112,6 +163,8 @@ def draft_head(h: TensorValue, mix: TensorValue, slots: TensorValue, ids: Tensor
     drafts, confidence, logits = call(
         "sd_draft_head",
         [h, mix, slots, ids, pos, seed, temperature, *weights, common.model, common.mode],
-        (I64, [b, block]), (F, [b, block]), (F, [h.shape[0], weights[1].shape[0]]),
+        (I64, [b, block]),
+        (F, [b, block]),
+        (F, [h.shape[0], weights[1].shape[0]]),
     )
     return drafts, confidence, logits

@@ -35,9 +35,7 @@ def read_prompts(source: str, stdin: BinaryIO) -> list[Prompt]:
         raw = stdin.read() if source == "-" else Path(source).read_bytes()
         content = raw.decode("utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(
-            f"The prompt file {source} does not exist. For a prompt itself use -p TEXT."
-        ) from None
+        raise UsageError(f"The prompt file {source} does not exist. For a prompt itself use -p TEXT.") from None
     except IsADirectoryError:
         raise UsageError(f"{source} is a folder, not a prompt file. A checkpoint goes to --model.") from None
     except UnicodeDecodeError as error:

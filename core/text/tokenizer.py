@@ -50,9 +50,7 @@ class TextTokenizer:
 
         path = folder / "tokenizer.json"
         if not path.exists():
-            raise TokenizerError(
-                f"No tokenizer.json in {folder}. It is part of the checkpoint; download it too."
-            )
+            raise TokenizerError(f"No tokenizer.json in {folder}. It is part of the checkpoint; download it too.")
         try:
             backend = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises bare Exception

@@ -88,8 +88,9 @@ class Oracle:
         t, c, _ = h_TCD.shape
         u = h_TCD.reshape(t, -1)
         m = (u @ self.w(f"{prefix}_fn").T) / np.sqrt((u * u).mean(-1, keepdims=True) + np.float32(1e-20))
-        return sinkhorn_gates(m, self.w(f"{prefix}_scale"), self.w(f"{prefix}_base"), c,
-                              self.c.hc_sinkhorn_iters, self.c.hc_eps)
+        return sinkhorn_gates(
+            m, self.w(f"{prefix}_scale"), self.w(f"{prefix}_base"), c, self.c.hc_sinkhorn_iters, self.c.hc_eps
+        )
 
     def expand(self, y_TD: F32, h_TCD: F32, post: F32, comb: F32) -> F32:
         return self.n.bf16(post[:, :, None] * y_TD[:, None] + np.einsum("tij,tid->tjd", comb, h_TCD))
@@ -151,14 +152,25 @@ class Oracle:
     def key_owners(self) -> set[str]:
         return {str(i) for i in self.c.kv_source_layer_ids if i in self.c.index_source_layer_ids}
 
-    def select(self, x: F32, lora: F32, pos: NDArray[np.int64], p: str, layer: int, src: int, ratio: int,
-               trace: Trace) -> NDArray[np.int32]:
+    def select(
+        self,
+        x: F32,
+        lora: F32,
+        pos: NDArray[np.int64],
+        p: str,
+        layer: int,
+        src: int,
+        ratio: int,
+        trace: Trace,
+    ) -> NDArray[np.int32]:
         """The index_topk best visible compressed rows of every query, ascending, -1 where there is none."""
         n, c, keys = self.n, self.c, trace.index_k[src]
         q = self.linear(lora, f"{p}.indexer.wq_b.weight").reshape(len(x), c.index_n_heads, -1)
         q = n.mxfp4(n.bf16(self.rope(q, pos, ratio)))
-        weights = n.bf16(n.bf16(x @ self.w(f"{p}.indexer.weights_proj.weight").T)
-                         * np.float32(c.index_head_dim**-0.5 * c.index_n_heads**-0.5))
+        weights = n.bf16(
+            n.bf16(x @ self.w(f"{p}.indexer.weights_proj.weight").T)
+            * np.float32(c.index_head_dim**-0.5 * c.index_n_heads**-0.5)
+        )
         dots = np.maximum(n.bf16(np.einsum("thk,jk->thj", q, keys)), 0)
         score = n.bf16((n.bf16(dots * weights[:, :, None])).sum(1))
         visible = np.arange(len(keys))[None] < ((pos + 1) // ratio)[:, None]
@@ -244,8 +256,9 @@ class Oracle:
         return self.n.bf16(h_TCD + gate[:, :, None] * value[:, None])
 
     # -- whole passes ------------------------------------------------------------------------------------------
-    def block(self, h: F32, pre: F32, p: str, attention: Callable[[F32], F32],
-              moe: Callable[[F32], F32]) -> tuple[F32, F32]:
+    def block(
+        self, h: F32, pre: F32, p: str, attention: Callable[[F32], F32], moe: Callable[[F32], F32]
+    ) -> tuple[F32, F32]:
         pa, qa, ca = self.hc(h, f"{p}.hc_attn")
         x = self.norm(self.collapse(h, pre), f"{p}.attn_norm.weight")
         h = self.expand(attention(x), h, qa, ca)
@@ -256,8 +269,7 @@ class Oracle:
     def first_pre(self, rows: int) -> F32:
         return np.tile(np.eye(1, self.c.hc_mult, dtype=np.float32), (rows, 1))
 
-    def target(self, ids: NDArray[np.int64], engram_rows: Mapping[int, NDArray[np.int64]]
-               ) -> tuple[F32, F32, Trace]:
+    def target(self, ids: NDArray[np.int64], engram_rows: Mapping[int, NDArray[np.int64]]) -> tuple[F32, F32, Trace]:
         """logits [T, V], drafter features [T, taps * D] and the trace of one sequence from its start."""
         c, trace = self.c, Trace()
         h = np.repeat(self.w("embed.weight")[ids][:, None], c.hc_mult, 1)
@@ -267,15 +279,21 @@ class Oracle:
                 h = trace.engram[i] = self.engram(h, engram_rows[i], i)
             if i in c.dspark_target_layer_ids:
                 taps.append(self.n.bf16(h.mean(1)))
-            h, pre = self.block(h, pre, f"layers.{i}", lambda x, i=i: self.attention(x, i, trace),
-                                lambda x, i=i: self.moe(x, f"layers.{i}.ffn", c.num_experts_per_tok, trace))
+            h, pre = self.block(
+                h,
+                pre,
+                f"layers.{i}",
+                lambda x, i=i: self.attention(x, i, trace),
+                lambda x, i=i: self.moe(x, f"layers.{i}.ffn", c.num_experts_per_tok, trace),
+            )
             trace.streams.append(h)
             trace.pre.append(pre)
         x = self.norm(self.collapse(h, pre), "norm.weight")
         return x @ self.w("head.weight").T, np.concatenate(taps, -1), trace
 
-    def draft(self, features: F32, p: int, anchor: int, sample: Callable[[F32, int], int] | None = None
-              ) -> tuple[list[int], F32, F32]:
+    def draft(
+        self, features: F32, p: int, anchor: int, sample: Callable[[F32, int], int] | None = None
+    ) -> tuple[list[int], F32, F32]:
         """Draft ids, logits [block, V] and raw confidences [block] after position p, given features [p + 1, .]."""
         c, n, block = self.c, self.n, self.c.dspark_block_size
         m = self.norm(self.linear(features, "mtp.0.main_proj.weight"), "mtp.0.main_norm.weight")
@@ -293,8 +311,13 @@ class Oracle:
                 out = np.stack([self.attend(q[t], keys, self.w(f"{name}.attn_sink")) for t in range(block)])
                 return self.project_out(out, pos, name, 0)
 
-            h, pre = self.block(h, pre, f"mtp.{k}", attention,
-                                lambda x, k=k: self.moe(x, f"mtp.{k}.ffn", c.dspark_num_experts_per_tok))
+            h, pre = self.block(
+                h,
+                pre,
+                f"mtp.{k}",
+                attention,
+                lambda x, k=k: self.moe(x, f"mtp.{k}.ffn", c.dspark_num_experts_per_tok),
+            )
         last = f"mtp.{c.num_nextn_predict_layers - 1}"
         x = self.collapse(h, pre)
         base = self.norm(x, f"{last}.norm.weight") @ self.w("head.weight").T
@@ -307,8 +330,7 @@ class Oracle:
         return tokens[1:], np.stack(logits), np.array(confidence, np.float32)
 
 
-def sinkhorn_gates(m: F32, scale: F32, base: F32, copies: int, iterations: int, eps: float
-                   ) -> tuple[F32, F32, F32]:
+def sinkhorn_gates(m: F32, scale: F32, base: F32, copies: int, iterations: int, eps: float) -> tuple[F32, F32, F32]:
     """Mixes m [T, C * (C + 2)] -> pre, post [T, C] and comb [T, C, C]; `iterations` rounds, columns last."""
     c, e = copies, np.float32(eps)
     pre = sigmoid(m[:, :c] * scale[0] + base[:c]) + e

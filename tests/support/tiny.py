@@ -110,11 +110,18 @@ CONFIG: dict[str, object] = {
 INDEX = "model.safetensors.index.json"
 
 
-def write_checkpoint(folder: Path, *, shards: int = 2, vision: bool = False, seed: int = 0) -> Path:
-    """Write `CONFIG` with random weights, a tokenizer, shards and their index into an empty folder."""
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+def write_checkpoint(
+    folder: Path,
+    *,
+    shards: int = 2,
+    vision: bool = False,
+    seed: int = 0,
+    content: dict[str, object] = CONFIG,
+) -> Path:
+    """Write a configuration with random weights, a tokenizer, shards and their index into an empty folder."""
+    (folder / "config.json").write_text(json.dumps(content))
     write_tokenizer(folder)
-    config = DeepseekV41Config.from_json(CONFIG)
+    config = DeepseekV41Config.from_json(content)
     tensors = {n: s for n, s in expected_tensors(config).items() if vision or not is_vision_name(n)}
     rng = np.random.default_rng(seed)
     names = list(tensors)

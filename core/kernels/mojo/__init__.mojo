@@ -7,5 +7,5 @@ from .heads import DraftHead, Features, Head, Tap
 from .hyper import SublayerIn
 from .indexer import Index
 from .moe import Moe
-from .probe import Inject
+from .probe import Gates, Inject, Project, Qdq
 from .step import BlockInputs, Embed, History, Lookback, Mask, Merge, Verify

@@ -1,8 +1,14 @@
-"""Feeding a layer from outside, to compare layers one at a time with a reference."""
+"""For comparison with a reference: a layer fed from outside, and single kernels' inner parts."""
 
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from .attention_in import copy
+from .common import F32P, Rows, Scratch
+from .hyper import gates
+from .layout import HC_EPS
+from .linear import linear
+from .quant import E2M1, E4M3, qdq_fp8, qdq_mxfp4, qdq_nvfp4, split_even_odd
 
 
 @compiler.register("sd_inject")
@@ -36,3 +42,78 @@ struct Inject:
                 if given and j < c:
                     v = pre.unsafe_ptr()[unsafe_offset=(i * mix.dim_size(0) + r) * c + j]
                 mix_out.unsafe_ptr()[unsafe_offset=r * m + j] = v
+
+
+@compiler.register("sd_qdq")
+struct Qdq:
+    """One quantiser over rows x [T, D]: kind 0 FP8 (32-groups), 1 FP4 (32-groups, UE8M0), 2 FP4 (16-groups, e4m3)."""
+
+    @staticmethod
+    def execute[target: StaticString](
+        y: OutputTensor[dtype=DType.float32, rank=2, ...],
+        x: InputTensor[dtype=DType.float32, rank=2, ...],
+        kind: InputTensor[dtype=DType.int32, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var d = x.dim_size(1)
+        var which = kind.unsafe_ptr()[unsafe_offset=0]
+        for r in range(x.dim_size(0)):
+            var dst: F32P = y.unsafe_ptr().unsafe_offset(r * d)
+            copy(dst, x.unsafe_ptr().unsafe_offset(r * d), d)
+            if which == 0:
+                qdq_fp8(dst, dst, d, True)
+            elif which == 1:
+                qdq_mxfp4(dst, d, True)
+            else:
+                qdq_nvfp4(dst, d, True)
+
+
+@compiler.register("sd_project")
+struct Project:
+    """Rows x [T, K] times a stored weight: FP8 [N, K] with [N/32, K/32] scales, or FP4 [N, K/2] with [N, K/32]."""
+
+    @staticmethod
+    def execute[target: StaticString](
+        y: OutputTensor[dtype=DType.float32, rank=2, ...],
+        x: InputTensor[dtype=DType.float32, rank=2, ...],
+        w: InputTensor[dtype=DType.uint8, rank=2, ...],
+        scale: InputTensor[dtype=DType.uint8, rank=2, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var t = x.dim_size(0)
+        var k = x.dim_size(1)
+        var n = w.dim_size(0)
+        var identity = Rows(t)
+        var memory = Scratch(t * k)
+        for r in range(t):
+            split_even_odd(memory.ptr().unsafe_offset(r * k), x.unsafe_ptr().unsafe_offset(r * k), k)
+        if w.dim_size(1) == k:
+            linear[E4M3](y.unsafe_ptr(), n, x.unsafe_ptr(), k, identity.ptr(), t, w.unsafe_ptr(), scale.unsafe_ptr(), 0, n, k)
+        else:
+            linear[E2M1](y.unsafe_ptr(), n, memory.ptr(), k, identity.ptr(), t, w.unsafe_ptr(), scale.unsafe_ptr(), 0, n, k)
+        _ = identity^
+        _ = memory^
+
+
+@compiler.register("sd_gates")
+struct Gates:
+    """Hyper-connection gates of raw mixes [T, C(C+2)]; settings: float32 hc_eps at its place, int32 copies, rounds."""
+
+    @staticmethod
+    def execute[target: StaticString](
+        y: OutputTensor[dtype=DType.float32, rank=2, ...],
+        mixes: InputTensor[dtype=DType.float32, rank=2, ...],
+        scale: InputTensor[dtype=DType.float32, rank=1, ...],
+        base: InputTensor[dtype=DType.float32, rank=1, ...],
+        rounds: InputTensor[dtype=DType.int32, rank=1, ...],
+        model: InputTensor[dtype=DType.float32, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var m = mixes.dim_size(1)
+        for r in range(mixes.dim_size(0)):
+            var row: F32P = y.unsafe_ptr().unsafe_offset(r * m)
+            copy(row, mixes.unsafe_ptr().unsafe_offset(r * m), m)
+            gates(
+                row, scale.unsafe_ptr(), base.unsafe_ptr(), Int(rounds.unsafe_ptr()[unsafe_offset=0]),
+                Int(rounds.unsafe_ptr()[unsafe_offset=1]), model.unsafe_ptr()[unsafe_offset=HC_EPS],
+            )

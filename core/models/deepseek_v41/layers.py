@@ -64,8 +64,14 @@ class LayerTrace:
 class Blocks:
     """Builds layers and draft stages in the current graph."""
 
-    def __init__(self, text: TextConfig, pages: PageLayout, weights: WeightTable, subgraphs: Subgraphs,
-                 device: DeviceRef) -> None:
+    def __init__(
+        self,
+        text: TextConfig,
+        pages: PageLayout,
+        weights: WeightTable,
+        subgraphs: Subgraphs,
+        device: DeviceRef,
+    ) -> None:
         self.text, self.pages, self.w, self.sub, self.device = text, pages, weights, subgraphs, device
 
     def common(self) -> Common:
@@ -85,8 +91,13 @@ class Blocks:
 
     def query_weights(self, name: str) -> list[TensorValue]:
         w = self.w
-        return [*w.pair(f"{name}.wq_a"), w(f"{name}.q_norm.weight"), *w.pair(f"{name}.wq_b"), *w.pair(f"{name}.wkv"),
-                w(f"{name}.kv_norm.weight")]
+        return [
+            *w.pair(f"{name}.wq_a"),
+            w(f"{name}.q_norm.weight"),
+            *w.pair(f"{name}.wq_b"),
+            *w.pair(f"{name}.wkv"),
+            w(f"{name}.kv_norm.weight"),
+        ]
 
     def out_weights(self, name: str) -> list[TensorValue]:
         return [*self.w.pair(f"{name}.wo_a"), *self.w.pair(f"{name}.wo_b")]
@@ -104,30 +115,68 @@ class Blocks:
         settings, freq, common = self.settings(i), self.frequencies(i), self.common()
         shared = (*_row_values(rows), freq, settings, common.model, common.mode)
         mix, x, q, latent, kv = self.sub.call(
-            "enter", self._enter, state.h, state.mix, leaves.window, *shared,
-            *self.hyper(name, "attn"), *self.query_weights(f"{name}.attn"),
+            "enter",
+            self._enter,
+            state.h,
+            state.mix,
+            leaves.window,
+            *shared,
+            *self.hyper(name, "attn"),
+            *self.query_weights(f"{name}.attn"),
         )
         group_latent = None
         if kind is LayerKind.FULL:
-            group_latent = kernels.compress(x, [leaves.compressed, leaves.keys, leaves.open_groups], rows,
-                                            self._compressor_weights(i), freq, settings, common)
+            group_latent = kernels.compress(
+                x,
+                [leaves.compressed, leaves.keys, leaves.open_groups],
+                rows,
+                self._compressor_weights(i),
+                freq,
+                settings,
+                common,
+            )
         chosen, blocks = state.chosen, state.blocks
         if kind in (LayerKind.FULL, LayerKind.REINDEX):
             indexer = f"{name}.attn.indexer"
             chosen, blocks = self.sub.call(
-                "index", _index, x, latent, chosen, blocks, leaves.keys, *shared,
-                *self.w.pair(f"{indexer}.wq_b"), self.w(f"{indexer}.weights_proj.weight"),
+                "index",
+                _index,
+                x,
+                latent,
+                chosen,
+                blocks,
+                leaves.keys,
+                *shared,
+                *self.w.pair(f"{indexer}.wq_b"),
+                self.w(f"{indexer}.weights_proj.weight"),
             )
-        return self._leave(name, i, LayerState(h=state.h, mix=mix, chosen=chosen, blocks=blocks), q, kv, rows, leaves,
-                           group_latent)
+        return self._leave(
+            name,
+            i,
+            LayerState(h=state.h, mix=mix, chosen=chosen, blocks=blocks),
+            q,
+            kv,
+            rows,
+            leaves,
+            group_latent,
+        )
 
     def stage(self, k: int, state: LayerState, rows: Rows, leaves: Leaves) -> LayerState:
         """Draft stage k over the block rows; its context rows are in the window leaf already."""
         name, i = f"mtp.{k}", self.text.num_hidden_layers + k
         common = self.common()
         mix, _, q, _, kv = self.sub.call(
-            "enter", self._enter, state.h, state.mix, leaves.window, *_row_values(rows), self.frequencies(i),
-            self.settings(i), common.model, common.mode, *self.hyper(name, "attn"),
+            "enter",
+            self._enter,
+            state.h,
+            state.mix,
+            leaves.window,
+            *_row_values(rows),
+            self.frequencies(i),
+            self.settings(i),
+            common.model,
+            common.mode,
+            *self.hyper(name, "attn"),
             *self.query_weights(f"{name}.attn"),
         )
         inner = LayerState(h=state.h, mix=mix, chosen=state.chosen, blocks=state.blocks)
@@ -136,31 +185,60 @@ class Blocks:
     def context(self, k: int, m: TensorValue, rows: Rows, leaves: Leaves) -> None:
         """Store stage k's context rows of the drafter's features m [M, D]."""
         name, i, common = f"mtp.{k}.attn", self.text.num_hidden_layers + k, self.common()
-        kernels.context_rows(m, leaves.window, rows, [*self.w.pair(f"{name}.wkv"), self.w(f"{name}.kv_norm.weight")],
-                             self.frequencies(i), self.settings(i), common)
+        kernels.context_rows(
+            m,
+            leaves.window,
+            rows,
+            [*self.w.pair(f"{name}.wkv"), self.w(f"{name}.kv_norm.weight")],
+            self.frequencies(i),
+            self.settings(i),
+            common,
+        )
 
     def _compressor_weights(self, i: int) -> list[TensorValue]:
         name, w = f"layers.{i}.attn", self.w
         gate = "wgate" if self.text.compress_ratio(i) > 1 else "wkv"  # ratio 1 has no gate and does not read it
-        return [w(f"{name}.compressor.wkv.weight"), w(f"{name}.compressor.{gate}.weight"),
-                w(f"{name}.compressor.norm.weight"), w(f"{name}.indexer.wk.weight"),
-                w(f"{name}.indexer.k_norm.weight")]
+        return [
+            w(f"{name}.compressor.wkv.weight"),
+            w(f"{name}.compressor.{gate}.weight"),
+            w(f"{name}.compressor.norm.weight"),
+            w(f"{name}.indexer.wk.weight"),
+            w(f"{name}.indexer.k_norm.weight"),
+        ]
 
-    def _enter(self, h: TensorValue, before: TensorValue, window: BufferValue, *rest: TensorValue
-               ) -> Sequence[TensorValue]:
+    def _enter(
+        self, h: TensorValue, before: TensorValue, window: BufferValue, *rest: TensorValue
+    ) -> Sequence[TensorValue]:
         rows, freq, settings, common, weights = _unpack(rest)
         mix, x = kernels.sublayer_in(h, before, weights[:4], settings, common)
         heads = self.text.num_attention_heads
         q, latent, kv = kernels.attention_in(x, window, rows, weights[4:], freq, settings, common, heads=heads)
         return mix, x, q, latent, kv
 
-    def _leave(self, name: str, i: int, state: LayerState, q: TensorValue, kv: TensorValue, rows: Rows,
-               leaves: Leaves, latent: TensorValue | None) -> tuple[LayerState, LayerTrace]:
+    def _leave(
+        self,
+        name: str,
+        i: int,
+        state: LayerState,
+        q: TensorValue,
+        kv: TensorValue,
+        rows: Rows,
+        leaves: Leaves,
+        latent: TensorValue | None,
+    ) -> tuple[LayerState, LayerTrace]:
         stage = i >= self.text.num_hidden_layers
         top_k = self.text.dspark_num_experts_per_tok if stage else self.text.num_experts_per_tok
 
-        def body(h: TensorValue, mix: TensorValue, q: TensorValue, kv: TensorValue, chosen: TensorValue,
-                 window: BufferValue, compressed: BufferValue, *rest: TensorValue) -> Sequence[TensorValue]:
+        def body(
+            h: TensorValue,
+            mix: TensorValue,
+            q: TensorValue,
+            kv: TensorValue,
+            chosen: TensorValue,
+            window: BufferValue,
+            compressed: BufferValue,
+            *rest: TensorValue,
+        ) -> Sequence[TensorValue]:
             rows, freq, settings, common, weights = _unpack(rest)
             o = kernels.attend(q, window, compressed, chosen, kv, rows, weights[0], freq, settings, common)
             h, y = kernels.attention_out(o, h, mix, weights[1:5], common)
@@ -170,9 +248,23 @@ class Blocks:
 
         common = self.common()
         h, mix, y, z, ids, w = self.sub.call(
-            "stage" if stage else "leave", body, state.h, state.mix, q, kv, state.chosen, leaves.window,
-            leaves.compressed, *_row_values(rows), self.frequencies(i), self.settings(i), common.model, common.mode,
-            self.w(f"{name}.attn.attn_sink"), *self.out_weights(f"{name}.attn"), *self.hyper(name, "ffn"),
+            "stage" if stage else "leave",
+            body,
+            state.h,
+            state.mix,
+            q,
+            kv,
+            state.chosen,
+            leaves.window,
+            leaves.compressed,
+            *_row_values(rows),
+            self.frequencies(i),
+            self.settings(i),
+            common.model,
+            common.mode,
+            self.w(f"{name}.attn.attn_sink"),
+            *self.out_weights(f"{name}.attn"),
+            *self.hyper(name, "ffn"),
             *self.moe_weights(f"{name}.ffn"),
         )
         trace = LayerTrace(attn_out=y, ffn_out=z, expert_ids=ids, expert_weights=w, latent=latent)
@@ -183,14 +275,27 @@ def _row_values(rows: Rows) -> tuple[TensorValue, ...]:
     return rows.seq, rows.pos, rows.last, rows.table
 
 
-def _unpack(values: Sequence[TensorValue]
-            ) -> tuple[Rows, TensorValue, TensorValue, Common, Sequence[TensorValue]]:
+def _unpack(
+    values: Sequence[TensorValue],
+) -> tuple[Rows, TensorValue, TensorValue, Common, Sequence[TensorValue]]:
     """The arguments that every body takes (rows, frequencies, settings, common), and its own weights."""
     seq, pos, last, table, freq, settings, model, mode, *weights = values
-    return (Rows(seq=seq, pos=pos, last=last, table=table), freq, settings, Common(model=model, mode=mode), weights)
+    return (
+        Rows(seq=seq, pos=pos, last=last, table=table),
+        freq,
+        settings,
+        Common(model=model, mode=mode),
+        weights,
+    )
 
 
-def _index(x: TensorValue, latent: TensorValue, chosen: TensorValue, blocks: TensorValue, keys: BufferValue,
-           *rest: TensorValue) -> Sequence[TensorValue]:
+def _index(
+    x: TensorValue,
+    latent: TensorValue,
+    chosen: TensorValue,
+    blocks: TensorValue,
+    keys: BufferValue,
+    *rest: TensorValue,
+) -> Sequence[TensorValue]:
     rows, freq, settings, common, weights = _unpack(rest)
     return kernels.index(x, latent, chosen, blocks, keys, rows, weights, freq, settings, common)

@@ -65,8 +65,15 @@ class DeepseekV41WithDSpark:
         probe: takes every inner value out of the graph, for tests; None otherwise.
     """
 
-    def __init__(self, config: DeepseekV41Config, pages: PageLayout, engram_tables: Sequence[EngramTable],
-                 device: DeviceRef, *, probe: Probe | None = None) -> None:
+    def __init__(
+        self,
+        config: DeepseekV41Config,
+        pages: PageLayout,
+        engram_tables: Sequence[EngramTable],
+        device: DeviceRef,
+        *,
+        probe: Probe | None = None,
+    ) -> None:
         if len(engram_tables) != len(config.text_config.engram_layer_ids):
             raise ValueError(
                 f"{len(engram_tables)} Engram tables for {len(config.text_config.engram_layer_ids)} Engram layers"
@@ -81,8 +88,13 @@ class DeepseekV41WithDSpark:
         """Logits of every request's last token and drafts; caches written for every merged row."""
         text, caches = self.text, batch.kv_collections[0]
         merged = step_ops.merge(
-            batch.tokens, batch.input_row_offsets, batch.draft_tokens, caches.cache_lengths, batch.merged_rows,
-            chosen=text.index_topk, blocks=text.candidate_topk_blocks,
+            batch.tokens,
+            batch.input_row_offsets,
+            batch.draft_tokens,
+            caches.cache_lengths,
+            batch.merged_rows,
+            chosen=text.index_topk,
+            blocks=text.candidate_topk_blocks,
         )
         rows = Rows(seq=merged.seq, pos=merged.pos, last=merged.pos, table=caches.lookup_table)
         window = table_rows = None
@@ -92,16 +104,29 @@ class DeepseekV41WithDSpark:
         h, mix = step_ops.embed(merged.tokens, self.weights("embed.weight"), copies=text.hc_mult)
         state = LayerState(h=h, mix=mix, chosen=merged.chosen, blocks=merged.blocks)
         state, taps = self._backbone(state, merged, rows, _leaves(caches), table_rows)
-        logits = kernels.head(state.h, state.mix, merged.logit_rows, self.weights("norm.weight"),
-                              self.weights("head.weight"), self.blocks.common())
+        logits = kernels.head(
+            state.h,
+            state.mix,
+            merged.logit_rows,
+            self.weights("norm.weight"),
+            self.weights("head.weight"),
+            self.blocks.common(),
+        )
         if self.probe is not None:
-            every = kernels.head(state.h, state.mix, self.probe.every_row, self.weights("norm.weight"),
-                                 self.weights("head.weight"), self.blocks.common())
+            every = kernels.head(
+                state.h,
+                state.mix,
+                self.probe.every_row,
+                self.weights("norm.weight"),
+                self.weights("head.weight"),
+                self.blocks.common(),
+            )
             self.probe.target(taps, table_rows, h, every)
         return Verified(logits=logits, hidden=TargetHidden(merged=merged, rows=rows, taps=taps, window=window))
 
-    def _backbone(self, state: LayerState, merged: Merged, rows: Rows, leaves: Leaves,
-                  table_rows: TensorValue | None) -> tuple[LayerState, TensorValue]:
+    def _backbone(
+        self, state: LayerState, merged: Merged, rows: Rows, leaves: Leaves, table_rows: TensorValue | None
+    ) -> tuple[LayerState, TensorValue]:
         common, taps, width = self.blocks.common(), state.mix, 0
         for i in range(self.text.num_hidden_layers):
             if self.probe is not None:
@@ -123,8 +148,13 @@ class DeepseekV41WithDSpark:
         which = self.text.engram_layer_ids.index(layer)
         name, w, table = f"layers.{layer}.engram", self.weights, self.tables[which]
         weights = [
-            w("derived.engram.ids"), ops.constant(np.array([which], np.int32), DType.int32, self.device),
-            table.weight, table.scale, *w.pair(f"{name}.wkv"), w(f"{name}.q_weight"), w(f"{name}.k_weight"),
+            w("derived.engram.ids"),
+            ops.constant(np.array([which], np.int32), DType.int32, self.device),
+            table.weight,
+            table.scale,
+            *w.pair(f"{name}.wkv"),
+            w(f"{name}.q_weight"),
+            w(f"{name}.k_weight"),
         ]
         return kernels.engram(h, table_rows, merged.pos, merged.tokens, weights, self.blocks.common())
 
@@ -138,8 +168,9 @@ class DeepseekV41WithDSpark:
     def materialize(self, batch: BlockBatch, hidden: TargetHidden) -> None:
         """Context rows of every merged row, in the window leaf's layers after the backbone's."""
         w = self.weights
-        m = kernels.features(hidden.taps, [*w.pair("mtp.0.main_proj"), w("mtp.0.main_norm.weight")],
-                             self.blocks.common())
+        m = kernels.features(
+            hidden.taps, [*w.pair("mtp.0.main_proj"), w("mtp.0.main_norm.weight")], self.blocks.common()
+        )
         for k in range(self.text.num_stages):
             self.blocks.context(k, m, hidden.rows, _leaves(batch.kv_collections[0]))
 
@@ -147,8 +178,12 @@ class DeepseekV41WithDSpark:
         """Anchor and noise through the draft stages, then the Markov and confidence heads."""
         text, w, caches = self.text, self.weights, batch.kv_collections[0]
         ids, seq, pos, last = step_ops.block_inputs(
-            batch.draft_slot_ids, batch.input_row_offsets, caches.cache_lengths, accepted.num_accepted,
-            accepted.next_tokens, w("derived.block"),
+            batch.draft_slot_ids,
+            batch.input_row_offsets,
+            caches.cache_lengths,
+            accepted.num_accepted,
+            accepted.next_tokens,
+            w("derived.block"),
         )
         rows = Rows(seq=seq, pos=pos, last=last, table=caches.lookup_table)
         h, mix = step_ops.embed(ids, w("embed.weight"), copies=text.hc_mult)
@@ -158,11 +193,24 @@ class DeepseekV41WithDSpark:
         for k in range(text.num_stages):
             state = self.blocks.stage(k, state, rows, _leaves(caches))
         final = f"mtp.{text.num_stages - 1}"
-        weights = [w(f"{final}.norm.weight"), w("head.weight"), w(f"{final}.markov_head.embed.weight"),
-                   w(f"{final}.markov_head.head.weight"), w(f"{final}.confidence_head.proj.weight")]
+        weights = [
+            w(f"{final}.norm.weight"),
+            w("head.weight"),
+            w(f"{final}.markov_head.embed.weight"),
+            w(f"{final}.markov_head.head.weight"),
+            w(f"{final}.confidence_head.proj.weight"),
+        ]
         drafts, confidence, logits = step_ops.draft_head(
-            state.h, state.mix, batch.draft_slot_ids, ids, pos, batch.sampling.seed, batch.sampling.temperature,
-            weights, self.blocks.common(), block=text.dspark_block_size,
+            state.h,
+            state.mix,
+            batch.draft_slot_ids,
+            ids,
+            pos,
+            batch.sampling.seed,
+            batch.sampling.temperature,
+            weights,
+            self.blocks.common(),
+            block=text.dspark_block_size,
         )
         if self.probe is not None:
             self.probe.draft(logits)

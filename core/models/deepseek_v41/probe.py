@@ -44,8 +44,12 @@ class Probe:
     def before(self, layer: int, state: LayerState) -> LayerState:
         """Feed the layer from outside if its flag is set."""
         which = ops.constant(np.array([layer], np.int32), DType.int32, self.device)
-        h, mix = kernels.call("sd_inject", [state.h, state.mix, self.streams, self.pre, self.flags, which],
-                              (F, state.h.shape), (F, state.mix.shape))
+        h, mix = kernels.call(
+            "sd_inject",
+            [state.h, state.mix, self.streams, self.pre, self.flags, which],
+            (F, state.h.shape),
+            (F, state.mix.shape),
+        )
         return LayerState(h=h, mix=mix, chosen=state.chosen, blocks=state.blocks)
 
     def after(self, layer: int, entered: TensorValue, state: LayerState, trace: LayerTrace) -> None:
@@ -63,8 +67,9 @@ class Probe:
         if self.text.is_candidate_source(layer):
             out[f"cand.L{layer}"] = state.blocks
 
-    def target(self, taps: TensorValue, table_rows: TensorValue | None, embedded: TensorValue,
-               logits: TensorValue) -> None:
+    def target(
+        self, taps: TensorValue, table_rows: TensorValue | None, embedded: TensorValue, logits: TensorValue
+    ) -> None:
         """Record the values around the layers; logits are those of all M rows."""
         self.outputs |= {"main_hidden": taps, "embed": embedded, "logits": logits}
         if table_rows is not None:

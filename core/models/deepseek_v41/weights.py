@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
 
 _EXPERT = re.compile(r"(.*\.ffn\.experts)\.(\d+)\.(w[123]\.(?:weight|scale))")
-_DTYPES = {"F8_E4M3": DType.uint8, "F8_E8M0": DType.uint8, "I8": DType.uint8, "BF16": DType.bfloat16,
-           "F32": DType.float32}
+_DTYPES = {
+    "F8_E4M3": DType.uint8,
+    "F8_E8M0": DType.uint8,
+    "I8": DType.uint8,
+    "BF16": DType.bfloat16,
+    "F32": DType.float32,
+}
 
 MODE = "derived.mode"
 MODEL = "derived.model"
@@ -91,8 +96,9 @@ def _derived_types(config: DeepseekV41Config) -> dict[str, tuple[DType, tuple[in
     return types
 
 
-def derived_arrays(config: DeepseekV41Config, tables: EngramTables | None, *, exact: bool
-                   ) -> dict[str, NDArray[np.generic]]:
+def derived_arrays(
+    config: DeepseekV41Config, tables: EngramTables | None, *, exact: bool
+) -> dict[str, NDArray[np.generic]]:
     """Values of the derived weights. `exact` switches the model's own activation rounding on."""
     text = config.text_config
     arrays: dict[str, NDArray[np.generic]] = {

@@ -24,7 +24,12 @@ from specdecode.core.kernels import kernel_package
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41 import probe as probing
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config, TextConfig
-from specdecode.core.models.deepseek_v41.model import LOOKBACK, DeepseekV41WithDSpark, EngramTable, TargetHidden
+from specdecode.core.models.deepseek_v41.model import (
+    LOOKBACK,
+    DeepseekV41WithDSpark,
+    EngramTable,
+    TargetHidden,
+)
 
 
 class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden]):
@@ -40,16 +45,28 @@ class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden]):
         enable_structured_output: whether the graph takes grammar masks.
     """
 
-    def __init__(self, config: DeepseekV41Config, speculative_config: SpeculativeConfig,
-                 specs: SpecDecodeInputTypeSpec, *, model: DeepseekV41WithDSpark | None,
-                 trailing_input_types: Sequence[NamedInput] = (), enable_structured_output: bool = False) -> None:
+    def __init__(
+        self,
+        config: DeepseekV41Config,
+        speculative_config: SpeculativeConfig,
+        specs: SpecDecodeInputTypeSpec,
+        *,
+        model: DeepseekV41WithDSpark | None,
+        trailing_input_types: Sequence[NamedInput] = (),
+        enable_structured_output: bool = False,
+    ) -> None:
         block = config.text_config.dspark_block_size
         if not 0 <= speculative_config.num_speculative_tokens <= block:
             raise UsageError(
                 f"{speculative_config.num_speculative_tokens} draft tokens: the drafter was trained for blocks of "
                 f"{block} (dspark_block_size), so 0 to {block} work"
             )
-        self.config, self.speculative_config, self.specs, self._model = config, speculative_config, specs, model
+        self.config, self.speculative_config, self.specs, self._model = (
+            config,
+            speculative_config,
+            specs,
+            model,
+        )
         self._inputs = specs.inputs(structured_output=enable_structured_output, trailing=trailing_input_types)
         if model is not None:
             super().__init__(target=model, draft=model)
@@ -66,8 +83,9 @@ class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden]):
         """The graph's input values as a batch."""
         return decode(self._inputs, values, self.specs.device)
 
-    def shard(self, devices: Sequence[DeviceRef], engram_host_tables: Sequence[EngramTable]
-              ) -> list[DeepseekV41WithDSpark]:
+    def shard(
+        self, devices: Sequence[DeviceRef], engram_host_tables: Sequence[EngramTable]
+    ) -> list[DeepseekV41WithDSpark]:
         """The per-device copies that both roles run on; on one device, the target itself.
 
         Raises:
@@ -85,7 +103,11 @@ def engram_inputs(text: TextConfig, device: DeviceRef) -> list[NamedInput]:
     if not text.engram_layer_ids:
         return []
     depth = text.engram_max_ngram_size - 1
-    meanings = ("raw ids before each chunk", "row of the history to read; -1: read the ids", "windows of the last step")
+    meanings = (
+        "raw ids before each chunk",
+        "row of the history to read; -1: read the ids",
+        "windows of the last step",
+    )
     shapes = (["batch", depth], ["batch"], ["history_rows", depth])
     inputs = [
         NamedInput(name=name, type=TensorType(DType.int64, shape, device), meaning=meaning)
@@ -94,21 +116,35 @@ def engram_inputs(text: TextConfig, device: DeviceRef) -> list[NamedInput]:
     width = text.engram_head_dim
     for layer, rows in zip(text.engram_layer_ids, text.engram_num_embeddings, strict=True):
         for part, columns in (("weight", width), ("scale", width // 32)):
-            inputs.append(NamedInput(name=f"engram.{layer}.{part}",
-                                     type=TensorType(DType.uint8, [rows, columns], DeviceRef.CPU()),
-                                     meaning=f"host table of layer {layer}"))
+            inputs.append(
+                NamedInput(
+                    name=f"engram.{layer}.{part}",
+                    type=TensorType(DType.uint8, [rows, columns], DeviceRef.CPU()),
+                    meaning=f"host table of layer {layer}",
+                )
+            )
     return inputs
 
 
 def input_spec(config: DeepseekV41Config, pages: PageLayout, device: DeviceRef) -> SpecDecodeInputTypeSpec:
     """The canonical inputs of this model."""
     text = config.text_config
-    return SpecDecodeInputTypeSpec(device=device, hidden_size=text.hidden_size, vocab_size=text.vocab_size,
-                                   leaves=leaf_shapes(text, pages))
+    return SpecDecodeInputTypeSpec(
+        device=device,
+        hidden_size=text.hidden_size,
+        vocab_size=text.vocab_size,
+        leaves=leaf_shapes(text, pages),
+    )
 
 
-def build_graph(config: DeepseekV41Config, pages: PageLayout, device: DeviceRef, *, probe: bool = False,
-                structured_output: bool = False) -> tuple[Graph, list[str]]:
+def build_graph(
+    config: DeepseekV41Config,
+    pages: PageLayout,
+    device: DeviceRef,
+    *,
+    probe: bool = False,
+    structured_output: bool = False,
+) -> tuple[Graph, list[str]]:
     """The step's graph, and the names of its outputs.
 
     With `probe`, four more inputs follow (see `probe.py`), and every inner value is an output.
@@ -117,20 +153,34 @@ def build_graph(config: DeepseekV41Config, pages: PageLayout, device: DeviceRef,
     specs = input_spec(config, pages, device)
     speculation = SpeculativeConfig(num_speculative_tokens=text.dspark_block_size)
     trailing = engram_inputs(text, device)
-    signature = UnifiedDSparkDeepseekV41(config, speculation, specs, model=None, trailing_input_types=trailing,
-                                         enable_structured_output=structured_output)
+    signature = UnifiedDSparkDeepseekV41(
+        config,
+        speculation,
+        specs,
+        model=None,
+        trailing_input_types=trailing,
+        enable_structured_output=structured_output,
+    )
     types = signature.input_types()
     count = len(types)
     if probe:
         types += probing.probe_input_types(text, device, MERGED_ROWS_DIM)
     with Graph("specdecode_step", input_types=types, custom_extensions=[kernel_package()]) as graph:
         batch = signature.decode_inputs(graph.inputs[:count])
-        tables = [EngramTable(weight=batch.extra[f"engram.{layer}.weight"], scale=batch.extra[f"engram.{layer}.scale"])
-                  for layer in text.engram_layer_ids]
+        tables = [
+            EngramTable(weight=batch.extra[f"engram.{layer}.weight"], scale=batch.extra[f"engram.{layer}.scale"])
+            for layer in text.engram_layer_ids
+        ]
         taken = probing.Probe(text, [v.tensor for v in graph.inputs[count:]], device) if probe else None
         model = DeepseekV41WithDSpark(config, pages, tables, device, probe=taken)
-        step = UnifiedDSparkDeepseekV41(config, speculation, specs, model=model, trailing_input_types=trailing,
-                                        enable_structured_output=structured_output)
+        step = UnifiedDSparkDeepseekV41(
+            config,
+            speculation,
+            specs,
+            model=model,
+            trailing_input_types=trailing,
+            enable_structured_output=structured_output,
+        )
         outputs = step(batch)
         names = ["num_accepted", "next_tokens", "next_draft_tokens", "confidence", "finite", "logits"]
         names += ["engram_lookback_history"] if outputs.extra else []

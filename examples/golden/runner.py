@@ -1,0 +1,151 @@
+"""Running the probe graph: the model's own step with every inner value among its outputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from max.driver import CPU, Buffer
+from max.dtype import DType
+from max.engine import InferenceSession
+from max.graph import DeviceRef
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from specdecode.core.cache.leaves import LEAVES, allocate_leaves
+from specdecode.core.checkpoint.reader import Checkpoint
+from specdecode.core.engine.graph_store import GraphKey, GraphStore
+from specdecode.core.kernels.settings import PageLayout
+from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
+from specdecode.core.models.deepseek_v41.unified.driver import build_graph
+from specdecode.core.models.deepseek_v41.weights import derived_arrays, load_weights, to_buffer
+
+PAGE_SIZE = 16
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One sequence of a call: cache slot, everything run so far, the new tokens and the drafts to verify."""
+
+    slot: int
+    before: tuple[int, ...]
+    tokens: tuple[int, ...]
+    drafts: tuple[int, ...] = ()
+
+
+class Runner:
+    """The model of one checkpoint with its inner values; `slots` sequences of `max_length` positions."""
+
+    def __init__(self, checkpoint: Checkpoint, *, exact: bool, slots: int, max_length: int) -> None:
+        self.config, self.text = checkpoint.config, checkpoint.config.text_config
+        self.pages = PageLayout.of(self.text, PAGE_SIZE)
+        self.slot_pages = -(-max_length // PAGE_SIZE)
+        self.leaves = allocate_leaves(self.text, self.pages, slots * self.slot_pages)
+        tables = None
+        if self.text.engram_layer_ids:
+            tables = EngramTables.build(self.text, Tokenizer.from_file(str(checkpoint.path / "tokenizer.json")))
+        graph, self.names = build_graph(self.config, self.pages, DeviceRef.CPU(), probe=True)
+        digest = hashlib.sha256(str(graph).encode()).hexdigest()
+        self.model, self.info = GraphStore().load(
+            InferenceSession(devices=[CPU()]),
+            GraphKey.here("golden-probe", digest, None),
+            lambda: graph,
+            weights_registry=load_weights(checkpoint, derived_arrays(self.config, tables, exact=exact)),
+        )
+        self.engram = [
+            to_buffer(checkpoint.array(f"layers.{layer}.engram.embed.{part}"), DType.uint8)
+            for layer in self.text.engram_layer_ids
+            for part in ("weight", "scale")
+        ]
+
+    def leaf(self, name: str) -> Array:
+        """A cache leaf's current content."""
+        return self.leaves[name].to_numpy()
+
+    def rows_of(self, leaf: str, slot: int, offset: int, ratio: int, count: int) -> Array:
+        """The first `count` compressed rows or keys of a source, in order."""
+        data, per_page = self.leaf(leaf), PAGE_SIZE // ratio
+        j = np.arange(count)
+        return data[slot * self.slot_pages + j // per_page, 0, 0, offset + j % per_page, 0]
+
+    def run(
+        self,
+        rows: Sequence[Row],
+        *,
+        draft: bool = True,
+        streams: Array | None = None,
+        pre: Array | None = None,
+        temperature: float = 0.0,
+    ) -> dict[str, Array]:
+        """One step at the given temperature (seed = slot); `streams`, `pre` feed every layer from outside if given."""
+        text, b = self.text, len(rows)
+        width = max(len(row.drafts) for row in rows)
+        sizes = [len(row.tokens) for row in rows]
+        merged = sum(sizes) + b * width
+        drafts = np.full((b, width), -1, np.int64)
+        for i, row in enumerate(rows):
+            drafts[i, : len(row.drafts)] = row.drafts
+        block = text.dspark_block_size
+        slots = np.arange(b * block if draft else 0, dtype=np.int32)
+        ends = np.arange(b + 1, dtype=np.uint32) * (block if draft else 0)
+        lengths = np.array([len(row.before) for row in rows], np.uint32)
+        table = np.array([np.arange(self.slot_pages) + row.slot * self.slot_pages for row in rows], np.uint32)
+        values: list[Array] = [
+            np.concatenate([np.array(row.tokens, np.int64) for row in rows]),
+            np.cumsum([0, *sizes]).astype(np.uint32),
+            np.array([1], np.int64),
+            lengths,
+            table,
+            drafts,
+            np.array([row.slot for row in rows], np.uint64),
+            np.full(b, temperature, np.float32),
+            np.full(b, -1, np.int64),
+            np.array(-1, np.int64),
+            np.ones(b, np.float32),
+            np.array(1, np.float32),
+            slots,
+            ends.astype(np.uint32),
+        ]
+        buffers = [Buffer.from_numpy(v) for v in values]
+        images = [
+            Buffer(DType.bfloat16, [0, text.hidden_size], CPU()),
+            Buffer.from_numpy(np.zeros(0, np.int32)),
+        ]
+        inputs = [buffers[0], *images, *buffers[1:3], *(self.leaves[n] for n in LEAVES), *buffers[3:]]
+        inputs += self._engram_inputs(rows)
+        inputs.append(Buffer.from_numpy(np.zeros(merged, np.int8)))
+        inputs += self._probe_inputs(merged, streams, pre)
+        out = self.model.execute(*inputs)
+        return {name.removeprefix("probe."): value.to_numpy() for name, value in zip(self.names, out, strict=True)}
+
+    def _engram_inputs(self, rows: Sequence[Row]) -> list[Buffer]:
+        if not self.text.engram_layer_ids:
+            return []
+        depth = self.text.engram_max_ngram_size - 1
+        window = np.full((len(rows), depth), -1, np.int64)
+        for i, row in enumerate(rows):
+            tail = row.before[-depth:]
+            window[i, depth - len(tail) :] = tail
+        source = np.full(len(rows), -1, np.int64)
+        history = np.full((1, depth), -1, np.int64)
+        return [*(Buffer.from_numpy(a) for a in (window, source, history)), *self.engram]
+
+    def _probe_inputs(self, merged: int, streams: Array | None, pre: Array | None) -> list[Buffer]:
+        text = self.text
+        layers, copies = text.num_hidden_layers, text.hc_mult
+        given = streams is not None
+        if streams is None or pre is None:
+            streams = np.zeros((layers, merged, copies, text.hidden_size), np.float32)
+            pre = np.zeros((layers, merged, copies), np.float32)
+        flags = np.full(layers, int(given), np.int32)
+        arrays = (
+            streams.astype(np.float32),
+            pre.astype(np.float32),
+            flags,
+            np.arange(merged, dtype=np.int32),
+        )
+        return [Buffer.from_numpy(np.ascontiguousarray(a)) for a in arrays]
