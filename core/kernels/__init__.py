@@ -26,7 +26,10 @@ def kernel_package() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="specdecode-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     package = folder / "specdecode_kernels.mojoc"
-    done = subprocess_run_mojo(["precompile", str(SOURCES), "-o", str(package)], capture_output=True, text=True)
+    # By a relative name, because a compiled graph keeps the names of its sources.
+    done = subprocess_run_mojo(
+        ["precompile", SOURCES.name, "-o", str(package)], cwd=SOURCES.parent, capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(f"the Mojo kernels do not compile:\n{done.stderr}")
     return package

@@ -54,7 +54,7 @@ struct AttentionOut:
         var sa: U8P = wo_a_scale.unsafe_ptr()
         var wb: U8P = wo_b.unsafe_ptr()
         var sb: U8P = wo_b_scale.unsafe_ptr()
-        var chunk = min(CHUNK, rank)
+        var chunk = CHUNK if rank % CHUNK == 0 else rank  # a chunk stays within one group
 
         def lower(item: Int) {imm}:
             var n = item * chunk

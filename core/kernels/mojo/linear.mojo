@@ -6,7 +6,7 @@ whatever the number of rows: two accumulators of eight lanes over ascending colu
 
 from std.collections import Array
 from std.math import fma
-from .common import F32P, I32P, U8P, W, Vec, ld
+from .common import F32P, I32P, U8P, W, Vec, bf16_at, ld
 from .quant import BF16, E2M1, E4M3, F32, decode32
 
 
@@ -56,7 +56,11 @@ def tile[fmt: Int, R: Int, N: Int](
     comptime for n in range(N):
         comptime for r in range(R):
             if r < count:
-                y[unsafe_offset=(first + r) * ldy + n0 + n] = (low[n * R + r] + high[n * R + r]).reduce_add()
+                var total = (low[n * R + r] + high[n * R + r]).reduce_add()
+                comptime if fmt == BF16:  # the quantised formats have whole groups of 32 only
+                    for i in range(k // 32 * 32, k):
+                        total = fma(x[unsafe_offset=offsets[r] + i], bf16_at(w, (n0 + n) * k + i), total)
+                y[unsafe_offset=(first + r) * ldy + n0 + n] = total
 
 
 @always_inline
@@ -77,7 +81,7 @@ def linear[fmt: Int](
 ):
     """Sets y[i, n] = x[rows[i]] · w[n] for i < count and n0 <= n < n1.
 
-    `k`, a multiple of 32, is the length of a row; `ldy` and `ldx` are row strides. `w` is [n, k] in format `fmt`
+    `k` is the length of a row, a multiple of 32 unless `fmt` is BF16; `ldy` and `ldx` are row strides. `w` is [n, k] in format `fmt`
     (E2M1 wants x through `split_even_odd`), `s` its UE8M0 scales (E4M3: [n/32, k/32], E2M1: [n, k/32]).
     """
     var first = 0
