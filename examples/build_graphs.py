@@ -1,0 +1,79 @@
+"""Make the graphs that ship with the project anew: `python examples/build_graphs.py [demo] [tests]`.
+
+A shipped graph is native code for the generic x86-64-v3 CPU, so that a first run compiles nothing. Run this after
+any change to the kernels or the code that builds the graph; a test fails until then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Lines:
+    """Progress as plain lines."""
+
+    def note(self, message: str) -> None:
+        print(message, flush=True)
+
+    def tick(self, message: str, seconds: float) -> None:
+        if int(seconds) % 10 == 0:
+            print(f"{message}: {seconds:.0f} s", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="demo, tests (default: both)")
+    names = parser.parse_args().names or ["demo", "tests"]
+
+    # The CPU to compile for is fixed by the first thing that MAX compiles, so it is named before anything else.
+    from max.driver import set_virtual_cpu_target
+
+    from specdecode.core.engine.mef import PORTABLE_CPU
+
+    set_virtual_cpu_target(PORTABLE_CPU)
+    for name in names:
+        if name not in ("demo", "tests"):
+            parser.error(f"there are no shipped graphs for {name}; name demo or tests")
+        build(name)
+    return 0
+
+
+def build(name: str) -> None:
+    """Compile one configuration's step graph into the folder that it ships in."""
+    from max.driver import CPU
+    from max.engine import InferenceSession
+
+    from specdecode.core.engine.graph_store import GraphStore
+    from specdecode.core.kernels.settings import PageLayout
+    from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+    from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph
+
+    content, folder = ingredients(name)
+    config = DeepseekV41Config.from_json(content)
+    graph = StepGraph(config=config, pages=PageLayout.of(config.text_config, PAGE_SIZE))
+    if not graph.key.portable:
+        raise SystemExit(f"this CPU is {graph.key.target}; shipped graphs are made on an x86-64-v3 machine")
+    print(f"{name}: into {folder.relative_to(ROOT)}", flush=True)
+    GraphStore().compile_into(InferenceSession(devices=[CPU()]), graph.key, graph.build, folder, Lines())
+    for path in sorted(folder.iterdir()):
+        print(f"  {path.name}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+def ingredients(name: str) -> tuple[dict[str, object] | Path, Path]:
+    """The configuration of a shipped graph, and its folder."""
+    if name == "demo":
+        return ROOT / "presets" / "demo", ROOT / "presets" / "demo" / "graphs"
+    sys.path.insert(0, str(ROOT))
+    from tests.support.promise import GRAPHS, promise_config
+
+    return promise_config(), GRAPHS
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
