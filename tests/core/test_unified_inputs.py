@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -25,40 +26,16 @@ TEXT = CONFIG.text_config
 PAGES = PageLayout.of(TEXT, 16)
 BLOCK = TEXT.dspark_block_size
 DEPTH = TEXT.engram_max_ngram_size - 1
-SIGNATURE = [
-    "tokens",
-    "input_row_offsets",
-    "return_n_logits",
-    "signal_buffers",
-    "host_input_row_offsets",
-    "data_parallel_splits",
-    "batch_context_lengths",
-    "ep_buffers",
-    "engram_lookback_ids",
-    "engram_lookback_source",
-    "engram_lookback_history",
-    "engram_host_buffers",
-    "kv_cache_inputs",
-    "lora_buffers",
-    "vision_embeddings",
-    "vision_scatter_indices",
-    "hidden_states",
-    "draft_tokens",
-    "draft_probs_full",
-    "seed",
-    "temperature",
-    "top_k",
-    "max_k",
-    "top_p",
-    "min_top_p",
-    "in_thinking_phase",
-    "draft_slot_ids",
-    "draft_block_offsets",
-    "pinned_bitmask",
-    "wait_payload",
-    "device_bitmask_scratch",
-    "structured_output",
-]
+SIGNATURE = re.findall(
+    r"\w+",
+    """
+    tokens input_row_offsets return_n_logits signal_buffers host_input_row_offsets data_parallel_splits
+    batch_context_lengths ep_buffers engram_lookback_ids engram_lookback_source engram_lookback_history
+    engram_host_buffers kv_cache_inputs lora_buffers vision_embeddings vision_scatter_indices hidden_states
+    draft_tokens draft_probs_full seed temperature top_k max_k top_p min_top_p in_thinking_phase
+    draft_slot_ids draft_block_offsets pinned_bitmask wait_payload device_bitmask_scratch structured_output
+    """,
+)
 
 
 def buffer(*shape: int, dtype=np.int64) -> Buffer:
@@ -69,10 +46,7 @@ def buffer(*shape: int, dtype=np.int64) -> Buffer:
 def processor() -> UnifiedDSparkDeepseekV41BatchProcessor:
     tables = []
     for rows in TEXT.engram_num_embeddings:
-        tables += [
-            buffer(rows, width, dtype=np.uint8)
-            for width in (TEXT.engram_head_dim, TEXT.engram_head_dim // 32)
-        ]
+        tables += [buffer(rows, width, dtype=np.uint8) for width in (TEXT.engram_head_dim, TEXT.engram_head_dim // 32)]
     runtime = BatchRuntime(
         leaves=allocate_leaves(TEXT, PAGES, 8),
         page_size=16,
@@ -162,9 +136,7 @@ def test_without_drafting_the_block_is_empty(processor):
 
 def test_buffers_are_reused_and_filled_anew(processor):
     first = processor.prepare([row()], width=2, draft=True)
-    second = processor.prepare(
-        [row(tokens=[8], draft_tokens=(1,), cache_length=0, lookback=())], width=2, draft=True
-    )
+    second = processor.prepare([row(tokens=[8], draft_tokens=(1,), cache_length=0, lookback=())], width=2, draft=True)
     for one, other in zip(first.buffers, second.buffers, strict=True):
         assert one is other
     assert numpy(second.tokens).tolist() == [8]
@@ -244,9 +216,7 @@ def test_what_no_graph_input_takes_is_refused(processor, name):
         _ = inputs.buffers
 
 
-@pytest.mark.parametrize(
-    "name", ["draft_tokens", "seed", "kv_cache_inputs", "engram_lookback_ids", "draft_slot_ids"]
-)
+@pytest.mark.parametrize("name", ["draft_tokens", "seed", "kv_cache_inputs", "engram_lookback_ids", "draft_slot_ids"])
 def test_a_missing_input_is_named(processor, name):
     inputs = processor.prepare([row()], width=2, draft=True)
     setattr(inputs, name, None)

@@ -157,9 +157,7 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
         if not self.structured_output:
             for name in _MASKS:
                 if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"{name} is set, but structured_output is False: no graph input takes it"
-                    )
+                    raise ValueError(f"{name} is set, but structured_output is False: no graph input takes it")
 
 
 _SAMPLING = ("seed", "temperature", "top_k", "max_k", "top_p", "min_top_p")

@@ -76,9 +76,7 @@ class UnifiedDSparkDeepseekV41Model:
         text = config.text_config
         self.config, self.leaves = config, leaves
         self._graph, self._tables = graph, tuple(engram_host_buffers)
-        runtime = BatchRuntime(
-            leaves=leaves, page_size=pages.page_size, num_draft_tokens=text.dspark_block_size
-        )
+        runtime = BatchRuntime(leaves=leaves, page_size=pages.page_size, num_draft_tokens=text.dspark_block_size)
         self.batch_processor = self.batch_processor_cls(config, runtime)
         self.page_size = pages.page_size
         self.num_pages = int(leaves["window"].shape[0])

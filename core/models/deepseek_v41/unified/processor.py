@@ -86,9 +86,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
         if len(replica_batches) != 1:
             raise ValueError(f"{len(replica_batches)} replica batches, but this model runs on one device")
         if return_n_logits != 1:
-            raise ValueError(
-                f"return_n_logits is {return_n_logits}; the graph returns the last token's, so only 1"
-            )
+            raise ValueError(f"return_n_logits is {return_n_logits}; the graph returns the last token's, so only 1")
         return self.prepare(
             replica_batches[0],
             width=self.runtime.num_draft_tokens,
@@ -121,9 +119,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
                 history lacks.
         """
         if not rows or not 0 <= width <= self._block:
-            raise ValueError(
-                f"a step needs rows and a width of 0 to {self._block}: {len(rows)} rows, {width=}"
-            )
+            raise ValueError(f"a step needs rows and a width of 0 to {self._block}: {len(rows)} rows, {width=}")
         for place, row in enumerate(rows):
             self._check(place, row, width)
         b = len(rows)
@@ -150,9 +146,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
             top_p=constant("top_p", np.float32, (b,), 1),
             min_top_p=constant("min_top_p", np.float32, (), 1),
             draft_slot_ids=self._steps("draft_slot_ids", np.int32, b * self._block if draft else 0, 1),
-            draft_block_offsets=self._steps(
-                "draft_block_offsets", np.uint32, b + 1, self._block if draft else 0
-            ),
+            draft_block_offsets=self._steps("draft_block_offsets", np.uint32, b + 1, self._block if draft else 0),
         )
 
     def _check(self, place: int, row: StepRow, width: int) -> None:
@@ -164,9 +158,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
             )
         positions = row.cache_length + len(row.tokens) + width
         if len(row.pages) * self.runtime.page_size < positions:
-            raise ValueError(
-                f"row {place} has {len(row.pages)} pages of {self.runtime.page_size} for {positions} rows"
-            )
+            raise ValueError(f"row {place} has {len(row.pages)} pages of {self.runtime.page_size} for {positions} rows")
         if not 0 <= min(row.pages) <= max(row.pages) < self._pages:
             raise ValueError(f"row {place} names a page outside the {self._pages} of the caches: {row.pages}")
 
@@ -174,9 +166,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
         pages = max(len(row.pages) for row in rows)
         return KVCacheInputs(
             leaves=self.runtime.leaves,
-            cache_lengths=self._filled(
-                "cache_lengths", np.uint32, (len(rows),), [r.cache_length for r in rows]
-            ),
+            cache_lengths=self._filled("cache_lengths", np.uint32, (len(rows),), [r.cache_length for r in rows]),
             lookup_table=self._ragged("lookup_table", np.uint32, [r.pages for r in rows], pages, 0),
         )
 
@@ -190,9 +180,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
         known = 0 if history is None else history.shape[0]
         for place, row in enumerate(rows):
             if not -1 <= source[place] < known:
-                raise ValueError(
-                    f"row {place} reads its lookback from row {source[place]} of {known} in the history"
-                )
+                raise ValueError(f"row {place} reads its lookback from row {source[place]} of {known} in the history")
             if source[place] >= 0:
                 continue
             if len(row.lookback) != min(depth, row.cache_length):

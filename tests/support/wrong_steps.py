@@ -1,0 +1,65 @@
+"""Real models with one deliberate mistake each; a test of the promise that cannot tell them is worthless."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.support.promise import Watched
+
+
+class RedrawsMismatch(Watched):
+    """Draws the corrected token anew, with other noise, instead of committing the draw that was compared."""
+
+    def changed(self, rows, logits, result):
+        tokens = result.next_tokens.copy()
+        for place, row in enumerate(rows):
+            n = int(result.num_accepted[place])
+            if row.temperature > 0 and n < len(row.draft_tokens):
+                noise = np.random.default_rng([row.seed, row.cache_length, 1]).gumbel(size=self.vocab_size)
+                tokens[place] = np.argmax(logits[place, n] / row.temperature + noise)
+        return logits, replace(result, next_tokens=tokens)
+
+
+class DependsOnBatch(Watched):
+    """Sums in another order when others are in the call: one logit is off by its last bit."""
+
+    def changed(self, rows, logits, result):
+        if len(rows) > 1:
+            logits = logits.copy()
+            logits[..., 0] = np.nextafter(logits[..., 0], np.float32(np.inf))
+        return logits, result
+
+
+class AcceptsOneTooMany(Watched):
+    """Accepts the first draft that the target did not draw."""
+
+    def changed(self, rows, logits, result):
+        short = [int(n) < len(row.draft_tokens) for n, row in zip(result.num_accepted, rows, strict=True)]
+        return logits, replace(result, num_accepted=result.num_accepted + np.array(short, np.int32))
+
+
+class ForgetsLookback(Watched):
+    """Hashes a step's first tokens as if the sequence began there."""
+
+    def given(self, rows):
+        return [replace(row, lookback=[0] * len(row.lookback)) for row in rows]
+
+
+class ReadsAnotherPage(Watched):
+    """Looks its first page up in the wrong place once there are several."""
+
+    def given(self, rows):
+        return [replace(row, pages=(row.pages[1], row.pages[0], *row.pages[2:])) if row.cache_length > 20 else row
+                for row in rows]  # fmt: skip
+
+
+class DraftsFromTheFuture(Watched):
+    """Verifies a draft against the draw of the position after it."""
+
+    def changed(self, rows, logits, result):
+        width = logits.shape[1] - 1
+        if width < 1:
+            return logits, result
+        return np.roll(logits, -1, axis=1), result
