@@ -1,0 +1,81 @@
+"""A request decoded plainly, with the caches kept as they were at every position.
+
+Any step of the request can then be run again in any company: its pages are put back first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdecode.core.engine.request import Request
+from specdecode.core.engine.step import StepResult, StepRow
+from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model, result_of
+
+
+@dataclass(kw_only=True)
+class Trajectory:
+    """One request, its tokens, and per cached length the bytes of its pages.
+
+    Attributes:
+        logits: position -> the logits that its token was drawn from.
+        drafts: committed length -> (drafts, confidence) after it, as first seen.
+    """
+
+    model: UnifiedDSparkDeepseekV41Model
+    request: Request
+    pages: tuple[int, ...]
+    tokens: list[int] = field(default_factory=list)
+    snapshots: list[dict[str, NDArray[np.float32]]] = field(default_factory=list)
+    logits: dict[int, bytes] = field(default_factory=dict)
+    drafts: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: UnifiedDSparkDeepseekV41Model, request: Request, pages: Sequence[int]) -> Trajectory:
+        """Run a request alone, one token a step, in caches full of NaN: a row read before it is written shows."""
+        new = cls(model=model, request=request, pages=tuple(pages), tokens=list(request.prompt))
+        for leaf in leaves_of(model).values():
+            leaf[list(pages)] = np.nan
+        while len(new.tokens) < len(request.prompt) + request.max_tokens:
+            at = len(new.snapshots)
+            new.snapshots.append({name: leaf[list(pages)] for name, leaf in leaves_of(model).items()})
+            result, logits = run(model, [new.row(at)], width=0, draft=False)
+            assert result.finite[0]
+            new.logits[at + 1] = logits[0, 0].tobytes()
+            if at + 1 == len(new.tokens):
+                new.tokens.append(int(result.next_tokens[0]))
+        return new
+
+    def row(self, at: int, count: int = 1, drafts: Sequence[int] = ()) -> StepRow:
+        """The step that runs `count` tokens from position `at` on and verifies `drafts` behind them."""
+        return StepRow(
+            tokens=self.tokens[at : at + count],
+            cache_length=at,
+            pages=self.pages,
+            draft_tokens=tuple(drafts),
+            lookback=self.tokens[max(0, at - self.model.lookback_length) : at],
+            seed=self.request.seed,
+            temperature=self.request.temperature,
+        )
+
+    def rewind(self, at: int) -> None:
+        """Put the pages back as they were with `at` tokens cached."""
+        for name, leaf in leaves_of(self.model).items():
+            leaf[list(self.pages)] = self.snapshots[at][name]
+
+
+def leaves_of(model: UnifiedDSparkDeepseekV41Model) -> dict[str, NDArray[np.float32]]:
+    """The caches as arrays over the same memory."""
+    return {name: leaf.to_numpy() for name, leaf in model.leaves.items()}
+
+
+def run(
+    model: UnifiedDSparkDeepseekV41Model, rows: Sequence[StepRow], *, width: int, draft: bool, **lookback: object
+) -> tuple[StepResult, NDArray[np.float32]]:
+    """One step's results, and its logits [B, K + 1, V]."""
+    inputs = model.batch_processor.prepare(rows, width=width, draft=draft, **lookback)  # type: ignore[arg-type]
+    outputs = model.execute(inputs)
+    return result_of(outputs, draft=draft), outputs.logits.to_numpy().reshape(len(rows), width + 1, -1)
