@@ -14,10 +14,15 @@ MAX_LENGTH = 128
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory) -> UnifiedDSparkDeepseekV41Model:
+def store(tmp_path_factory) -> GraphStore:
+    """The test checkpoint's graph: the shipped one, or compiled once in this run."""
+    return GraphStore(shipped=GRAPHS, cache=tmp_path_factory.mktemp("graphs"))
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory, store) -> UnifiedDSparkDeepseekV41Model:
     """The test checkpoint's model."""
     folder = write_promise_checkpoint(tmp_path_factory.mktemp("promise"))
-    store = GraphStore(shipped=GRAPHS, cache=tmp_path_factory.mktemp("graphs"))
     return load_step_model(folder, max_length=MAX_LENGTH, num_pages=96, store=store)
 
 

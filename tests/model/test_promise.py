@@ -55,6 +55,7 @@ class Plain:
         assert self.ledger.compared - before >= len(requests) * (TOKENS - 1)
         agrees = outputs == self.outputs[family] and not self.ledger.differences
         self.ledger.differences.clear()
+        self.accepted = model.accepted
         return agrees
 
 
@@ -85,6 +86,7 @@ def test_the_prompt_may_be_cut_anywhere(plain, token_budget):
 def test_the_embedded_checkpoint_keeps_it_with_its_own_drafter(plain_demo, width, max_batch):
     options = {"max_batch": max_batch, "join_every": 2, "token_budget": 24}
     assert plain_demo.holds(Watched, 2, width, known_drafts=False, **options)
+    assert (max(plain_demo.accepted) > 0) == (width > 0)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,11 @@ def test_the_embedded_checkpoint_keeps_it_with_its_own_drafter(plain_demo, width
 )
 def test_a_wrong_step_is_caught(plain, kind):
     assert not plain.holds(kind, 0, 5, max_batch=3, join_every=1)
+
+
+def test_every_number_of_drafts_is_accepted_now_and_then(plain):
+    assert plain.holds(Watched, 0, 5)
+    assert min(plain.accepted[n] for n in range(6)) > 0
 
 
 def test_temperature_and_seed_matter(plain):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from specdecode.core.checkpoint.reader import Checkpoint
 from specdecode.core.engine.request import Request
+from specdecode.core.models.deepseek_v41.load import load_step_model
+from tests.support.promise import write_promise_checkpoint
 from tests.support.trajectory import Trajectory, leaves_of, run
 
 STEPS = 1500
@@ -94,7 +100,7 @@ def test_the_lookback_may_stay_on_the_device(small, trajectories):
             right = int(rng.integers(4))
             drafts = [*source.tokens[at[i] + 1 : at[i] + 1 + right], -1]
             row = source.row(at[i], 1, [d for d in drafts if d >= 0])
-            rows.append(row if history is None else type(row)(**{**vars(row), "lookback": ()}))
+            rows.append(row if history is None else replace(row, lookback=()))
             rights.append(right)
         inputs = small.batch_processor.prepare(rows, width=3, draft=True, history=history, sources=sources)
         outputs = small.execute(inputs)
@@ -111,17 +117,35 @@ def test_the_lookback_may_stay_on_the_device(small, trajectories):
     assert history is not None
 
 
-def test_a_broken_row_is_reported_for_its_request_alone(small, trajectories):
+def test_a_broken_row_is_reported_for_its_request_alone(small, trajectories, store, broken_folder, broken_token):
     chosen = trajectories[2:6]
     at = [len(t.request.prompt) + 4 for t in chosen]
-    for trajectory, n in zip(chosen, at, strict=True):
-        trajectory.rewind(n)
-    broken = chosen[1].pages[(at[1] - 1) // small.page_size]
-    leaves_of(small)["window"][broken] = np.nan
-    result, logits = run(small, [t.row(n) for t, n in zip(chosen, at, strict=True)], width=2, draft=True)
+    model = load_step_model(broken_folder, max_length=128, num_pages=small.num_pages, store=store)
+    for name, leaf in leaves_of(model).items():
+        for trajectory, n in zip(chosen, at, strict=True):
+            leaf[list(trajectory.pages)] = trajectory.snapshots[n][name]
+    rows = [t.row(n) for t, n in zip(chosen, at, strict=True)]
+    rows[1] = replace(rows[1], tokens=[broken_token])
+    result, logits = run(model, rows, width=2, draft=True)
     assert result.finite.tolist() == [True, False, True, True]
     for place in (0, 2, 3):
         assert logits[place, 0].tobytes() == chosen[place].logits[at[place] + 1]
+
+
+@pytest.fixture(scope="module")
+def broken_token() -> int:
+    return 200
+
+
+@pytest.fixture(scope="module")
+def broken_folder(tmp_path_factory, broken_token) -> Path:
+    """The test checkpoint with a NaN in one token's embedding."""
+    folder = write_promise_checkpoint(tmp_path_factory.mktemp("broken"))
+    info = Checkpoint.open(folder).info("embed.weight")
+    with info.file.open("r+b") as file:
+        file.seek(info.offset + 2 * broken_token * info.shape[1])
+        file.write(np.uint16(0x7FC0).tobytes())
+    return folder
 
 
 def test_results_outlive_the_next_step(small, trajectories):

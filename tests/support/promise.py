@@ -7,6 +7,7 @@ the rest and never right, so drafts come from the known continuation, with an er
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,6 +66,7 @@ class Watched:
         texts: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         self.model, self.ledger, self.texts = model, ledger, texts
+        self.accepted: Counter[int] = Counter()
         for name in ("page_size", "num_pages", "block_size", "vocab_size", "max_length", "lookback_length"):
             setattr(self, name, getattr(model, name))
 
@@ -73,6 +75,7 @@ class Watched:
         outputs = self.model.execute(inputs)
         logits = outputs.logits.to_numpy().reshape(len(rows), width + 1, self.model.vocab_size)
         logits, result = self.changed(rows, logits, result_of(outputs, draft=draft))
+        self.accepted.update(result.num_accepted.tolist())
         for place, row in enumerate(rows):
             first = row.cache_length + len(row.tokens)
             for n in range(int(result.num_accepted[place]) + 1):

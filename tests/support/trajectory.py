@@ -35,13 +35,18 @@ class Trajectory:
 
     @classmethod
     def of(cls, model: UnifiedDSparkDeepseekV41Model, request: Request, pages: Sequence[int]) -> Trajectory:
-        """Run a request alone, one token a step, in caches full of NaN: a row read before it is written shows."""
+        """Run a request alone, one token a step, in caches full of NaN.
+
+        Snapshots hold something else in the same places, so a row that is read before it is written shows.
+        """
         new = cls(model=model, request=request, pages=tuple(pages), tokens=list(request.prompt))
         for leaf in leaves_of(model).values():
             leaf[list(pages)] = np.nan
         while len(new.tokens) < len(request.prompt) + request.max_tokens:
             at = len(new.snapshots)
-            new.snapshots.append({name: leaf[list(pages)] for name, leaf in leaves_of(model).items()})
+            new.snapshots.append(
+                {name: np.nan_to_num(leaf[list(pages)], nan=7.0) for name, leaf in leaves_of(model).items()}
+            )
             result, logits = run(model, [new.row(at)], width=0, draft=False)
             assert result.finite[0]
             new.logits[at + 1] = logits[0, 0].tobytes()

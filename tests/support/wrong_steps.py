@@ -51,8 +51,10 @@ class ReadsAnotherPage(Watched):
     """Looks its first page up in the wrong place once there are several."""
 
     def given(self, rows):
-        return [replace(row, pages=(row.pages[1], row.pages[0], *row.pages[2:])) if row.cache_length > 20 else row
-                for row in rows]  # fmt: skip
+        def swapped(pages):
+            return (pages[1], pages[0], *pages[2:])
+
+        return [replace(row, pages=swapped(row.pages)) if row.cache_length > 20 else row for row in rows]
 
 
 class DraftsFromTheFuture(Watched):
