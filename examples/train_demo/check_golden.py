@@ -70,4 +70,5 @@ def check(folder: Path) -> bool:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sys.exit(0 if all([check(Path(name)) for name in sys.argv[1:]]) else 1)
+    results = [check(Path(name)) for name in sys.argv[1:]]
+    sys.exit(0 if all(results) else 1)

@@ -117,7 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     report: dict[str, dict[str, object]] = {}
-    with open(args.out / "corpus.jsonl", "w", encoding="utf-8") as file:
+    with (args.out / "corpus.jsonl").open("w", encoding="utf-8") as file:
         for document in collect(args):
             file.write(json.dumps(asdict(document), ensure_ascii=False) + "\n")
             title, licence = LICENCES[document.source]

@@ -48,7 +48,7 @@ def prompts_from(documents: list[np.ndarray], count: int, length: int, seed: int
 
 def trigram_bits(corpus: Path, texts: list[str]) -> float:
     """Return the trigram's bits per byte on `texts`, counted on the corpus without its held-out part."""
-    with open(corpus / "corpus.jsonl", encoding="utf-8") as file:
+    with (corpus / "corpus.jsonl").open(encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     model = ByteTrigram([row["text"].encode() for row in rows if not row["heldout"]])
     data = [text.encode() for text in texts]

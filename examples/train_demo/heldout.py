@@ -21,8 +21,8 @@ def main() -> None:
     args = parser.parse_args()
     taken: dict[str, int] = {}
     with (
-        open(args.corpus / "corpus.jsonl", encoding="utf-8") as file,
-        open(args.out, "w", encoding="utf-8") as out,
+        (args.corpus / "corpus.jsonl").open(encoding="utf-8") as file,
+        args.out.open("w", encoding="utf-8") as out,
     ):
         for line in file:
             row = json.loads(line)

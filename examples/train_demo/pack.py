@@ -35,7 +35,7 @@ def main() -> None:
     held: list[np.ndarray] = []
     held_bytes: list[int] = []
     held_sources: list[str] = []
-    with open(args.corpus / "corpus.jsonl", encoding="utf-8") as file:
+    with (args.corpus / "corpus.jsonl").open(encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
             ids = np.array([BOS, *tokenizer.encode(row["text"]).ids, EOS], dtype=np.uint16)

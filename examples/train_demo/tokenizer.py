@@ -103,7 +103,7 @@ def main() -> None:
     args = parser.parse_args()
     taken: dict[str, int] = {}
     texts = []
-    with open(args.corpus / "corpus.jsonl", encoding="utf-8") as file:
+    with (args.corpus / "corpus.jsonl").open(encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
             if not row["heldout"] and taken.get(row["source"], 0) < TRAIN_BYTES_PER_SOURCE:
