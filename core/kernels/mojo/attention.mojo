@@ -8,8 +8,9 @@ import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableTensor
 from max.gpu.host import DeviceContext
+from std.collections import Array
 from std.math import exp, fma, sqrt
-from .common import F32P, I32P, Scratch, Vec, W, at, bf16, bf16_row, ld, parallel, rope, rope_table, st
+from .common import F32P, I32P, Scratch, Vec, W, at, bf16_row, bf16v, ld, parallel, rope, rope_table, st
 from .layout import BLOCK, KV_OFFSET, LAYER, Leaf, PAGE_SIZE, RATIO, WINDOW
 
 comptime KEYS = 64  # keys per softmax block
@@ -36,17 +37,25 @@ def attend(dst: F32P, q: F32P, keys: List[Key], z: F32P, k: Int, scale: Float32,
             block_top = max(block_top, logit)
         var fade = exp(top - block_top)
         top = block_top
-        var mass = Float32(0)
-        for j in range(n):
-            var p = exp(at(z, j) - top)
+        var mass = Vec(0.0)
+        for j in range(n, (n + W - 1) // W * W):
+            z[unsafe_offset=j] = Float32.MIN
+        for j in range(0, n, W):
+            var p = exp(ld(z, j) - top)
             mass += p
-            z[unsafe_offset=j] = bf16(p, exact)
-        total = total * fade + mass
-        for i in range(0, k, W):
-            var acc = ld(dst, i) * fade
+            st(z, j, bf16v(p, exact))
+        total = total * fade + mass.reduce_add()
+        for i in range(0, k, 4 * W):
+            var acc = Array[Vec, 4](fill=Vec(0.0))
+            comptime for q in range(4):
+                acc[q] = ld(dst, i + q * W) * fade
             for j in range(n):
-                acc = fma(Vec(at(z, j)), ld(keys[first + j].unsafe_origin_cast[MutAnyOrigin](), i), acc)
-            st(dst, i, acc)
+                var p = Vec(at(z, j))
+                var key = keys[first + j].unsafe_origin_cast[MutAnyOrigin]()
+                comptime for q in range(4):
+                    acc[q] = fma(p, ld(key, i + q * W), acc[q])
+            comptime for q in range(4):
+                st(dst, i + q * W, acc[q])
     var inverse = 1 / (total + exp(sink - top))
     for i in range(0, k, W):
         st(dst, i, ld(dst, i) * inverse)

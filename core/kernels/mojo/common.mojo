@@ -19,8 +19,8 @@ comptime W = 8  # float32 lanes of x86-64-v3; a row's sums are always formed in 
 comptime Vec = SIMD[DType.float32, W]
 comptime NEG_INF = Float32.MIN
 
-# Below this many multiply-adds a second thread costs more (about 15 us) than it saves.
-comptime PARALLEL_WORK = 400_000
+# Below this many multiply-adds a second thread costs more (about 5 us) than it saves.
+comptime PARALLEL_WORK = 200_000
 
 
 @always_inline
@@ -89,6 +89,11 @@ def bf16_at(p: U8P, i: Int) -> Float32:
 
 @always_inline
 def sigmoid(x: Float32) -> Float32:
+    return 1 / (1 + exp(-x))
+
+
+@always_inline
+def sigmoid_v(x: Vec) -> Vec:
     return 1 / (1 + exp(-x))
 
 

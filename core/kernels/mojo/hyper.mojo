@@ -7,6 +7,7 @@ and spreads its output with its own post and comb. A mix row is [pre C | post C 
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from std.collections import Array
 from std.math import exp, sqrt
 from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16v, ld, parallel, rms_norm, sigmoid, st, sum_squares
 from .layout import HC_EPS, HC_ITERATIONS, RMS_EPS
@@ -22,6 +23,23 @@ def normalise(comb: F32P, c: Int, outer: Int, inner: Int, eps: Float32):
             total += at(comb, i * outer + j * inner)
         for j in range(c):
             comb[unsafe_offset=i * outer + j * inner] = at(comb, i * outer + j * inner) / (total + eps)
+
+
+def sinkhorn4(comb: F32P, iterations: Int, eps: Float32):
+    """The same rounds for four copies, the released number, with rows in registers."""
+    comptime Row = SIMD[DType.float32, 4]
+    var rows = Array[Row, 4](fill=Row(0.0))
+    comptime for i in range(4):
+        rows[i] = comb.unsafe_offset(4 * i).unsafe_load[width=4]()
+    for round in range(iterations):
+        if round > 0:
+            comptime for i in range(4):
+                rows[i] = rows[i] / (rows[i].reduce_add() + eps)
+        var columns = rows[0] + rows[1] + rows[2] + rows[3] + eps
+        comptime for i in range(4):
+            rows[i] = rows[i] / columns
+    comptime for i in range(4):
+        comb.unsafe_offset(4 * i).unsafe_store(rows[i])
 
 
 def gates(mix: F32P, scale: F32P, base: F32P, c: Int, iterations: Int, eps: Float32):
@@ -43,6 +61,9 @@ def gates(mix: F32P, scale: F32P, base: F32P, c: Int, iterations: Int, eps: Floa
             total += e
         for j in range(c):
             comb[unsafe_offset=i * c + j] = at(comb, i * c + j) / total + eps
+    if c == 4:
+        sinkhorn4(comb, iterations, eps)
+        return
     normalise(comb, c, 1, c, eps)
     for _ in range(iterations - 1):
         normalise(comb, c, c, 1, eps)

@@ -1,7 +1,7 @@
 """Linear layers y = x Wᵀ for weights in their stored format, batch-invariant.
 
 A weight block of 32 columns is decoded once and used for up to six rows. Every output is formed the same way
-whatever the number of rows: two accumulators of eight lanes over ascending columns, then one fixed reduction.
+whatever the number of rows: one accumulator of eight lanes over ascending columns, then one fixed reduction.
 """
 
 from std.collections import Array
@@ -38,8 +38,7 @@ def tile[fmt: Int, R: Int, N: Int](
     y: F32P, ldy: Int, x: F32P, ldx: Int, rows: I32P, first: Int, count: Int, w: U8P, s: U8P, n0: Int, k: Int
 ):
     """Outputs n0 … n0+N-1 of rows first … first+count-1 (count <= R; missing rows repeat the last one)."""
-    var low = Array[Vec, R * N](fill=Vec(0.0))
-    var high = Array[Vec, R * N](fill=Vec(0.0))
+    var acc = Array[Vec, R * N](fill=Vec(0.0))
     var offsets = Array[Int, R](fill=0)
     comptime for r in range(R):
         offsets[r] = Int(rows[unsafe_offset=first + min(r, count - 1)]) * ldx
@@ -47,16 +46,13 @@ def tile[fmt: Int, R: Int, N: Int](
         comptime for n in range(N):
             var row = w.unsafe_offset((n0 + n) * row_bytes[fmt](k))
             var v = decode32[fmt](row, block, s, scale_row[fmt](n0 + n, k) + block)
-            comptime for r in range(R):
-                var xr = x.unsafe_offset(offsets[r] + block * 32)
-                low[n * R + r] = fma(v[0], ld(xr, 0), low[n * R + r])
-                high[n * R + r] = fma(v[1], ld(xr, W), high[n * R + r])
-                low[n * R + r] = fma(v[2], ld(xr, 2 * W), low[n * R + r])
-                high[n * R + r] = fma(v[3], ld(xr, 3 * W), high[n * R + r])
+            comptime for q in range(4):
+                comptime for r in range(R):
+                    acc[n * R + r] = fma(v[q], ld(x, offsets[r] + block * 32 + q * W), acc[n * R + r])
     comptime for n in range(N):
         comptime for r in range(R):
             if r < count:
-                var total = (low[n * R + r] + high[n * R + r]).reduce_add()
+                var total = acc[n * R + r].reduce_add()
                 comptime if fmt == BF16:  # the quantised formats have whole groups of 32 only
                     for i in range(k // 32 * 32, k):
                         total = fma(x[unsafe_offset=offsets[r] + i], bf16_at(w, (n0 + n) * k + i), total)
@@ -91,7 +87,7 @@ def linear[fmt: Int](
             rows_tile[fmt, 1, 4](y, ldy, x, ldx, rows, first, 1, w, s, n0, n1, k)
             first += 1
         elif left == 2:
-            rows_tile[fmt, 2, 2](y, ldy, x, ldx, rows, first, 2, w, s, n0, n1, k)
+            rows_tile[fmt, 2, 4](y, ldy, x, ldx, rows, first, 2, w, s, n0, n1, k)
             first += 2
         elif left == 3:
             rows_tile[fmt, 3, 2](y, ldy, x, ldx, rows, first, 3, w, s, n0, n1, k)

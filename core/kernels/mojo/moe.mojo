@@ -9,7 +9,7 @@ from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from std.math import exp, log, sqrt
 from .attention_in import CHUNK
-from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16, bf16_row, ld, parallel, sigmoid, st
+from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16_row, bf16v, ld, parallel, sigmoid_v, st
 from .hyper import expand
 from .layout import EXPERTS_PER_TOKEN, ROUTED_SCALING, SWIGLU_LIMIT
 from .linear import linear
@@ -49,10 +49,10 @@ def route(ids: I32P, weights: F32P, scores: F32P, bias: F32P, experts: Int, k: I
 
 def activate(gate: F32P, up: F32P, n: Int, weight: Float32, limit: Float32, exact: Bool):
     """The hidden row gate := FP8(bf16(weight silu(min(gate, limit)) clamp(up, ±limit)))."""
-    for i in range(n):
-        var g = min(bf16(at(gate, i), exact), limit)
-        var u = max(-limit, min(bf16(at(up, i), exact), limit))
-        gate[unsafe_offset=i] = bf16(weight * (g * sigmoid(g) * u), exact)
+    for i in range(0, n, W):
+        var g = min(bf16v(ld(gate, i), exact), Vec(limit))
+        var u = max(Vec(-limit), min(bf16v(ld(up, i), exact), Vec(limit)))
+        st(gate, i, bf16v(weight * (g * sigmoid_v(g) * u), exact))
     qdq_fp8(gate, gate, n, exact)
 
 

@@ -6,7 +6,7 @@ else: not on the batch, not on the step, not on whether the position was drafted
 
 from std.bit import count_leading_zeros
 from std.math import exp, log
-from .common import F32P, Scratch, at
+from .common import F32P, Vec, W, at, ld
 from .indexer import order_key
 
 comptime GOLDEN = UInt64(0x9E3779B97F4A7C15)
@@ -46,11 +46,16 @@ def gumbel_bound(bits: UInt32) -> Float64:
 
 def argmax(z: F32P, n: Int) -> Int:
     """The largest value's index, the lowest one on ties."""
-    var best = 0
-    for i in range(1, n):
-        if at(z, i) > at(z, best):
-            best = i
-    return best
+    var top = Vec(Float32.MIN)
+    for i in range(0, n // W * W, W):
+        top = max(top, ld(z, i))
+    var best = top.reduce_max()
+    for i in range(n // W * W, n):
+        best = max(best, at(z, i))
+    for i in range(n):
+        if at(z, i) == best:
+            return i
+    return 0  # only NaN: `is_finite` reports the row
 
 
 def draw(z: F32P, n: Int, temperature: Float32, seed: UInt64, position: Int) -> Int:
@@ -104,10 +109,14 @@ def truncate(z: F32P, n: Int, temperature: Float32, top_k: Int, top_p: Float32):
 
 def is_finite(z: F32P, n: Int) -> Bool:
     """Whether no logit is NaN or +inf, and not all are -inf (a mask's single -inf is fine)."""
+    var bad = Vec(0.0)
     var some = False
-    for i in range(n):
-        var v = at(z, i)
-        if not (v < Float32.MAX):
+    for i in range(0, n // W * W, W):
+        var v = ld(z, i)
+        bad = max(bad, v.lt(Vec(Float32.MAX)).select(Vec(0.0), Vec(1.0)))
+        some = some or v.reduce_max() > Float32.MIN
+    for i in range(n // W * W, n):
+        if not (at(z, i) < Float32.MAX):
             return False
-        some = some or v > Float32.MIN
-    return some
+        some = some or at(z, i) > Float32.MIN
+    return some and bad.reduce_max() == 0
