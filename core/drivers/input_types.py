@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from max.dtype import DType
 from max.graph import BufferType, DeviceRef, TensorType, TensorValue, Value
@@ -18,7 +18,7 @@ from specdecode.core.batch import BlockBatch, BlockCaches, Sampling, StructuredO
 from specdecode.core.cache.leaves import LEAVES
 
 MERGED_ROWS_DIM = "merged_rows"
-GraphInput = TensorType | BufferType
+GraphInput: TypeAlias = TensorType | BufferType
 CPU = DeviceRef.CPU()
 
 

@@ -74,7 +74,7 @@ def load_step_model(
         num_pages = max_batch * -(-(max_length + config.text_config.dspark_block_size) // PAGE_SIZE)
     _check_memory(num_pages, page_bytes(config.text_config, pages))
     weights = load_weights(checkpoint, derived_arrays(config, _hash_constants(checkpoint), exact=True))
-    graph, _ = load_graph(config, pages, weights, store or _store_of(path), progress)
+    graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs(path)), progress)
     return UnifiedDSparkDeepseekV41Model(
         config,
         graph,
@@ -149,10 +149,13 @@ def _hash_constants(checkpoint: Checkpoint) -> EngramTables | None:
     return EngramTables.build(config.text_config, tokenizer.backend)
 
 
-def _store_of(path: Path) -> GraphStore:
-    """An embedded checkpoint brings its graphs; other folders may not, because a graph is native code."""
+def shipped_graphs(path: Path) -> Path | None:
+    """Where a checkpoint's ready-made graphs lie: only an embedded one has them.
+
+    A graph is native code, so those that came with some other folder are not run.
+    """
     embedded = any(path.resolve() == folder.resolve() for folder in preset_folders().values())
-    return GraphStore(shipped=path / "graphs" if embedded else None)
+    return path / "graphs" if embedded else None
 
 
 def _check_memory(num_pages: int, page: int) -> None:

@@ -1,0 +1,68 @@
+"""What loading refuses, and what it may import. Nothing compiles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdecode.core.errors import CheckpointError, DeviceError
+from specdecode.core.models.deepseek_v41 import load
+from tests.support.promise import write_promise_checkpoint
+
+
+@pytest.mark.parametrize("devices", ["gpu:0", "cpux4", "2"])
+def test_other_devices_are_refused_before_anything_is_read(devices):
+    with pytest.raises(DeviceError, match=rf"--devices {devices} is not supported.*Use --devices cpu"):
+        load.load_step_model(Path("nowhere"), devices=devices, max_length=8)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    folder = write_promise_checkpoint(tmp_path)
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="holds neither"):
+        load.load_step_model(folder, max_length=8)
+
+
+def test_caches_beyond_the_memory_are_refused_in_numbers(tmp_path):
+    folder = write_promise_checkpoint(tmp_path)
+    with pytest.raises(DeviceError, match=r"1000000000 pages of \d+ KiB need \d+ MiB, and \d+ MiB are free"):
+        load.load_step_model(folder, max_length=8, num_pages=10**9)
+
+
+def test_only_an_embedded_checkpoint_brings_graphs(tmp_path):
+    from specdecode.core.checkpoint.locate import preset_folders
+
+    assert load.shipped_graphs(tmp_path) is None
+    for folder in preset_folders().values():
+        assert load.shipped_graphs(folder) == folder / "graphs"
+
+
+def test_engram_tables_are_mapped_not_copied(tmp_path):
+    from specdecode.core.checkpoint.reader import Checkpoint
+
+    checkpoint = Checkpoint.open(write_promise_checkpoint(tmp_path))
+    weight, scale = load.engram_host_buffers(checkpoint)
+    info = checkpoint.info("layers.1.engram.embed.weight")
+    assert tuple(weight.shape) == info.shape
+    assert (weight.to_numpy() == checkpoint.array("layers.1.engram.embed.weight")).all()
+    assert (scale.to_numpy() == checkpoint.array("layers.1.engram.embed.scale")).all()
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        address = weight.to_numpy().ctypes.data
+        mapped = [line.split() for line in maps.read_text().splitlines() if str(info.file) in line]
+        ranges = [[int(end, 16) for end in fields[0].split("-")] for fields in mapped]
+        assert any(low <= address < high for low, high in ranges)
+
+
+def test_loading_imports_neither_the_graph_builder_nor_max_nn():
+    code = (
+        "import sys, specdecode.core.models.deepseek_v41.load;"
+        "print([m for m in sys.modules if m.startswith(('max.nn', 'max.pipelines', 'torch'))"
+        " or m.endswith('unified.driver')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
