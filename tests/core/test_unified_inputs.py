@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -246,3 +247,14 @@ def test_masks_are_inputs_of_a_structured_step(processor):
     inputs.pinned_bitmask, inputs.wait_payload, inputs.device_bitmask_scratch = masks
     at = plain.index(inputs.draft_block_offsets) + 1
     assert inputs.buffers == (*plain[:at], *masks, *plain[at:])
+
+
+def test_a_model_without_engram_takes_no_lookback():
+    whole = replace(CONFIG, text_config=replace(TEXT, engram_layer_ids=(), engram_num_embeddings=()))
+    runtime = BatchRuntime(leaves=allocate_leaves(TEXT, PAGES, 8), page_size=16)
+    inputs = UnifiedDSparkDeepseekV41BatchProcessor(whole, runtime).prepare([row(lookback=())], width=2, draft=True)
+    assert inputs.engram_lookback_ids is None
+    assert len(inputs.buffers) == len(set(map(id, inputs.buffers))) == 21
+    inputs.engram_lookback_ids = buffer(1, DEPTH)
+    with pytest.raises(ValueError, match="engram_host_buffers is empty"):
+        _ = inputs.buffers
