@@ -47,5 +47,5 @@ def test_a_batch_variant_kernel_is_caught(tmp_path, monkeypatch):
     plain = Plain(model, families=(0,))
     assert plain.holds(Watched, 0, 0, max_batch=1, token_budget=1)
     assert not plain.holds(Watched, 0, 0, max_batch=1)  # whole prompts
-    assert not plain.holds(Watched, 0, 0, max_batch=3, token_budget=1)
+    assert not plain.holds(Watched, 0, 0, max_batch=3)
     assert not plain.holds(Watched, 0, 3, max_batch=1, token_budget=1)
