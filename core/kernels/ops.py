@@ -97,6 +97,7 @@ def attention_in(
 
 def context_rows(
     m: TensorValue,
+    slots: TensorValue,
     window: BufferValue,
     rows: Rows,
     weights: Sequence[TensorValue],
@@ -107,7 +108,7 @@ def context_rows(
     """A draft stage's context rows [M, K], stored in the window leaf; weights: wkv, scale, kv_norm."""
     (kv,) = call(
         "sd_context_rows",
-        [window, m, rows.seq, rows.pos, rows.table, *weights, inv_freq, layer, common.model, common.mode],
+        [window, m, slots, rows.seq, rows.pos, rows.table, *weights, inv_freq, layer, common.model, common.mode],
         (F, [m.shape[0], weights[0].shape[0]]),
     )
     return kv
@@ -243,9 +244,9 @@ def tap(before: TensorValue, kept: int, h: TensorValue, common: Common) -> Tenso
     return taps
 
 
-def features(taps: TensorValue, weights: Sequence[TensorValue], common: Common) -> TensorValue:
+def features(taps: TensorValue, slots: TensorValue, weights: Sequence[TensorValue], common: Common) -> TensorValue:
     """The drafter's context features [M, D]; weights: main_proj, scale, main_norm."""
-    (m,) = call("sd_features", [taps, *weights, common.model, common.mode], (F, [taps.shape[0], weights[0].shape[0]]))
+    (m,) = call("sd_features", [taps, slots, *weights, common.model, common.mode], (F, [taps.shape[0], weights[0].shape[0]]))
     return m
 
 

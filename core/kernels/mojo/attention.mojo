@@ -10,12 +10,27 @@ from extensibility import _MutableInputTensor as MutableTensor
 from max.gpu.host import DeviceContext
 from std.collections import Array
 from std.math import exp, fma, sqrt
-from .common import F32P, I32P, Scratch, Vec, W, at, bf16_row, bf16v, ld, parallel, rope, rope_table, st
+from .common import F32P, I32P, Scratch, Vec, W, at, bf16_row, bf16v, dots8, ld, parallel, rope, rope_table, st
 from .layout import BLOCK, KV_OFFSET, LAYER, Leaf, PAGE_SIZE, RATIO, WINDOW
 
 comptime KEYS = 64  # keys per softmax block
 comptime HEADS = 4  # heads per work item
 comptime Key = Pointer[Float32, MutUntrackedOrigin]
+
+
+@always_inline
+def weigh[V: Int](dst: F32P, keys: List[Key], first: Int, n: Int, z: F32P, i: Int, fade: Float32):
+    """Values i … i + 8 V - 1 of dst := fade dst + sum over the block's n keys of z[j] key[j]."""
+    var acc = Array[Vec, V](fill=Vec(0.0))
+    comptime for q in range(V):
+        acc[q] = ld(dst, i + q * W) * fade
+    for j in range(n):
+        var p = Vec(at(z, j))
+        var key = keys[first + j].unsafe_origin_cast[MutAnyOrigin]()
+        comptime for q in range(V):
+            acc[q] = fma(p, ld(key, i + q * W), acc[q])
+    comptime for q in range(V):
+        st(dst, i + q * W, acc[q])
 
 
 def attend(dst: F32P, q: F32P, keys: List[Key], z: F32P, k: Int, scale: Float32, sink: Float32, exact: Bool):
@@ -26,36 +41,33 @@ def attend(dst: F32P, q: F32P, keys: List[Key], z: F32P, k: Int, scale: Float32,
         st(dst, i, Vec(0.0))
     for first in range(0, len(keys), KEYS):
         var n = min(KEYS, len(keys) - first)
-        var block_top = top
-        for j in range(n):
-            var key = keys[first + j].unsafe_origin_cast[MutAnyOrigin]()
-            var acc = Vec(0.0)
-            for i in range(0, k, W):
-                acc = fma(ld(q, i), ld(key, i), acc)
-            var logit = acc.reduce_add() * scale
-            z[unsafe_offset=j] = logit
-            block_top = max(block_top, logit)
+        var tops = Vec(top)
+        for j in range(0, n, W):
+            var some = Array[F32P, W](fill=keys[first].unsafe_origin_cast[MutAnyOrigin]())
+            comptime for i in range(W):
+                some[i] = keys[first + min(j + i, n - 1)].unsafe_origin_cast[MutAnyOrigin]()
+            # A repeated last key fills the lanes past n; they are -inf before anyone sums them.
+            var logits = dots8(q, some, k) * scale
+            tops = max(tops, logits)
+            st(z, j, logits)
+        for j in range(n, (n + W - 1) // W * W):
+            z[unsafe_offset=j] = Float32.MIN
+        var block_top = tops.reduce_max()
         var fade = exp(top - block_top)
         top = block_top
         var mass = Vec(0.0)
-        for j in range(n, (n + W - 1) // W * W):
-            z[unsafe_offset=j] = Float32.MIN
         for j in range(0, n, W):
             var p = exp(ld(z, j) - top)
             mass += p
             st(z, j, bf16v(p, exact))
         total = total * fade + mass.reduce_add()
-        for i in range(0, k, 4 * W):
-            var acc = Array[Vec, 4](fill=Vec(0.0))
-            comptime for q in range(4):
-                acc[q] = ld(dst, i + q * W) * fade
-            for j in range(n):
-                var p = Vec(at(z, j))
-                var key = keys[first + j].unsafe_origin_cast[MutAnyOrigin]()
-                comptime for q in range(4):
-                    acc[q] = fma(p, ld(key, i + q * W), acc[q])
-            comptime for q in range(4):
-                st(dst, i + q * W, acc[q])
+        var i = 0
+        while i + 8 * W <= k:
+            weigh[8](dst, keys, first, n, z, i, fade)
+            i += 8 * W
+        while i < k:
+            weigh[4](dst, keys, first, n, z, i, fade)
+            i += 4 * W
     var inverse = 1 / (total + exp(sink - top))
     for i in range(0, k, W):
         st(dst, i, ld(dst, i) * inverse)

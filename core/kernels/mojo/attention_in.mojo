@@ -138,7 +138,7 @@ def copy(dst: F32P, src: F32P, n: Int):
 struct ContextRows:
     """A draft stage's context keys from the drafter's features m [T, D], stored as layer LAYER of the window leaf.
 
-    Every row with a position is stored; a rejected one is overwritten before a draft reads that far.
+    Nothing is stored in a step without draft slots. Else every row with a position is: a rejected one is overwritten before a draft reads that far.
     """
 
     @staticmethod
@@ -146,6 +146,7 @@ struct ContextRows:
         kv: OutputTensor[dtype=DType.float32, rank=2, ...],
         window: MutableTensor[dtype=DType.float32, rank=6, ...],
         m: InputTensor[dtype=DType.float32, rank=2, ...],
+        slots: InputTensor[dtype=DType.int32, rank=1, ...],
         seq: InputTensor[dtype=DType.int32, rank=1, ...],
         pos: InputTensor[dtype=DType.int32, rank=1, ...],
         table: InputTensor[dtype=DType.uint32, rank=2, ...],
@@ -158,6 +159,8 @@ struct ContextRows:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        if slots.dim_size(0) == 0:  # nobody drafts: the drafter costs nothing
+            return
         var t = m.dim_size(0)
         var d = m.dim_size(1)
         var k = kv.dim_size(1)

@@ -107,6 +107,35 @@ def sum_squares(p: F32P, n: Int) -> Float32:
     return acc.reduce_add()
 
 
+@always_inline
+def sums8(a: Array[Vec, W]) -> Vec:
+    """Lane i of the result is the sum of the eight lanes of a[i], always formed in the same tree."""
+    var pairs = Array[Vec, 4](fill=Vec(0.0))
+    comptime for i in range(4):
+        var x = a[2 * i]
+        var y = a[2 * i + 1]
+        pairs[i] = x.shuffle[0, 8, 2, 10, 4, 12, 6, 14](y) + x.shuffle[1, 9, 3, 11, 5, 13, 7, 15](y)
+    var quads = Array[Vec, 2](fill=Vec(0.0))
+    comptime for i in range(2):
+        var x = pairs[2 * i]
+        var y = pairs[2 * i + 1]
+        quads[i] = x.shuffle[0, 1, 8, 9, 4, 5, 12, 13](y) + x.shuffle[2, 3, 10, 11, 6, 7, 14, 15](y)
+    var x = quads[0]
+    var y = quads[1]
+    return x.shuffle[0, 1, 2, 3, 8, 9, 10, 11](y) + x.shuffle[4, 5, 6, 7, 12, 13, 14, 15](y)
+
+
+@always_inline
+def dots8(q: F32P, keys: Array[F32P, W], k: Int) -> Vec:
+    """Dot products of one query with eight keys of k values (a multiple of eight)."""
+    var acc = Array[Vec, W](fill=Vec(0.0))
+    for i in range(0, k, W):
+        var v = ld(q, i)
+        comptime for j in range(W):
+            acc[j] = fma(v, ld(keys[j], i), acc[j])
+    return sums8(acc)
+
+
 def rms_norm(dst: F32P, src: F32P, weight: F32P, n: Int, eps: Float32, exact: Bool):
     """One row: dst = bf16(src / sqrt(mean(src^2) + eps) * weight). `dst` may be `src`."""
     var scale = 1 / sqrt(sum_squares(src, n) / Float32(n) + eps)

@@ -91,12 +91,13 @@ struct Tap:
 
 @compiler.register("sd_features")
 struct Features:
-    """The drafter's context features m [T, D] = norm(main_proj taps), taps [T, n D], main_proj FP8."""
+    """The drafter's context features m [T, D] = norm(main_proj taps), taps [T, n D], main_proj FP8; unset without slots."""
 
     @staticmethod
     def execute[target: StaticString](
         m: OutputTensor[dtype=DType.float32, rank=2, ...],
         taps: InputTensor[dtype=DType.float32, rank=2, ...],
+        slots: InputTensor[dtype=DType.int32, rank=1, ...],
         proj: InputTensor[dtype=DType.uint8, rank=2, ...],
         scale: InputTensor[dtype=DType.uint8, rank=2, ...],
         norm: InputTensor[dtype=DType.float32, rank=1, ...],
@@ -104,6 +105,8 @@ struct Features:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        if slots.dim_size(0) == 0:  # nobody drafts: the drafter costs nothing
+            return
         var t = taps.dim_size(0)
         var k = taps.dim_size(1)
         var d = m.dim_size(1)

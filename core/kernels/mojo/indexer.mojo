@@ -9,10 +9,12 @@ import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableTensor
 from max.gpu.host import DeviceContext
-from std.math import fma, sqrt
+from std.collections import Array
+from std.math import sqrt
 from std.memory import bitcast
 from .attention_in import CHUNK
-from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16, bf16_row, ld, parallel, rope, rope_table
+from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16, bf16_row, bf16v, dots8, parallel, rope, rope_table
+from .common import st
 from .layout import CANDIDATES, CANDIDATE_BLOCK, KEY_OFFSET, Leaf, PAGE_SIZE, RATIO
 from .linear import linear
 from .quant import BF16, E4M3, qdq_fp8, qdq_mxfp4
@@ -62,16 +64,13 @@ def select_top(out_ids: I32P, want: Int, scores: F32P, ids: I32P, n: Int):
         out_ids[unsafe_offset=i] = -1
 
 
-def score(q: F32P, key: F32P, weights: F32P, heads: Int, dim: Int, exact: Bool) -> Float32:
-    var total = Float32(0)
+def score8(q: F32P, keys: Array[F32P, W], weights: F32P, heads: Int, dim: Int, exact: Bool) -> Vec:
+    """Scores of one query for eight keys."""
+    var total = Vec(0.0)
     for h in range(heads):
-        var acc = Vec(0.0)
-        for i in range(0, dim, W):
-            acc = fma(ld(q, h * dim + i), ld(key, i), acc)
-        var dot = bf16(acc.reduce_add(), exact)
-        if dot > 0:
-            total += bf16(dot * at(weights, h), exact)
-    return bf16(total, exact)
+        var dot = bf16v(dots8(q.unsafe_offset(h * dim), keys, dim), exact)
+        total += bf16v(max(dot, Vec(0.0)) * at(weights, h), exact)
+    return bf16v(total, exact)
 
 
 def best_blocks(out_ids: I32P, want: Int, scores: F32P, n: Int, size: Int, newest: Int):
@@ -184,7 +183,7 @@ struct Index:
                 rope(head.unsafe_offset(dim - 2 * half), turn.ptr(), half, 1, exact)
                 qdq_mxfp4(head, dim, exact)
             _ = turn^
-            var scores = Scratch(visible)
+            var scores = Scratch(visible + W)
             var which = Rows(visible)
             var ps = scores.ptr()
             var pw = which.ptr()
@@ -200,10 +199,14 @@ struct Index:
                     first = block * size
                     last = min(visible, first + size)
                 for j in range(first, last):
-                    var key = leaf.compressed(s, offset, ratio, j)
-                    ps[unsafe_offset=n] = score(query, key, weights.unsafe_offset(r * heads), heads, dim, exact)
                     pw[unsafe_offset=n] = Int32(j)
                     n += 1
+            for i in range(0, n, W):
+                var some = Array[F32P, W](fill=query)
+                comptime for lane in range(W):
+                    var row = Int(pw[unsafe_offset=min(i + lane, n - 1)])
+                    some[lane] = leaf.compressed(s, offset, ratio, row)
+                st(ps, i, score8(query, some, weights.unsafe_offset(r * heads), heads, dim, exact))
             select_top(pout.unsafe_offset(r * top_k), top_k, ps, pw, n)
             if role == 1:
                 best_blocks(pblocks.unsafe_offset(r * nb), nb, ps, n, size, visible - 1)

@@ -92,6 +92,9 @@ def linear[fmt: Int](
         elif left == 3:
             rows_tile[fmt, 3, 2](y, ldy, x, ldx, rows, first, 3, w, s, n0, n1, k)
             first += 3
+        elif fmt == F32 or fmt == BF16:
+            rows_tile[fmt, 3, 2](y, ldy, x, ldx, rows, first, 3, w, s, n0, n1, k)  # cheap to decode: small tiles
+            first += 3
         else:
             rows_tile[fmt, 6, 1](y, ldy, x, ldx, rows, first, min(left, 6), w, s, n0, n1, k)
             first += 6

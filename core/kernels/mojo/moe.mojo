@@ -13,7 +13,7 @@ from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16_row, bf16v,
 from .hyper import expand
 from .layout import EXPERTS_PER_TOKEN, ROUTED_SCALING, SWIGLU_LIMIT
 from .linear import linear
-from .quant import BF16, E2M1, E4M3, qdq_fp8, split_even_odd
+from .quant import BF16, E2M1, E4M3, bounded, qdq_fp8, split_even_odd
 
 
 def softplus(x: Float32) -> Float32:
@@ -50,8 +50,9 @@ def route(ids: I32P, weights: F32P, scores: F32P, bias: F32P, experts: Int, k: I
 def activate(gate: F32P, up: F32P, n: Int, weight: Float32, limit: Float32, exact: Bool):
     """The hidden row gate := FP8(bf16(weight silu(min(gate, limit)) clamp(up, ±limit)))."""
     for i in range(0, n, W):
-        var g = min(bf16v(ld(gate, i), exact), Vec(limit))
-        var u = max(Vec(-limit), min(bf16v(ld(up, i), exact), Vec(limit)))
+        var g = bf16v(ld(gate, i), exact)
+        g = g.gt(Vec(limit)).select(Vec(limit), g)
+        var u = bounded(bf16v(ld(up, i), exact), limit)
         st(gate, i, bf16v(weight * (g * sigmoid_v(g) * u), exact))
     qdq_fp8(gate, gate, n, exact)
 

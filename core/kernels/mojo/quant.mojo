@@ -84,8 +84,14 @@ def power_of_two_above(x: Float32) -> Float32:
 
 
 @always_inline
+def bounded(x: Vec, limit: Float32) -> Vec:
+    """Returns x within ±limit. A NaN stays one, so that a broken row shows in its logits."""
+    return x.gt(Vec(limit)).select(Vec(limit), x.lt(Vec(-limit)).select(Vec(-limit), x))
+
+
+@always_inline
 def round_e4m3(x: Vec) -> Vec:
-    var v = x.clamp(Vec(-448.0), Vec(448.0))
+    var v = bounded(x, 448.0)
     var bits = bitcast[DType.uint32, W](v)
     var normal = bitcast[DType.float32, W]((bits + 0x7FFFF + ((bits >> 20) & 1)) & 0xFFF00000)
     # Adding 1.5 * 2^14 leaves steps of 2^-9, e4m3's subnormal step.
@@ -95,7 +101,7 @@ def round_e4m3(x: Vec) -> Vec:
 
 @always_inline
 def round_e2m1(x: Vec) -> Vec:
-    var v = x.clamp(Vec(-6.0), Vec(6.0))
+    var v = bounded(x, 6.0)
     # 1.5 * 2^22, 2^23 and 2^24 leave steps of 0.5, 1 and 2.
     var low = (v + 6291456.0) - 6291456.0
     var middle = (v + 12582912.0) - 12582912.0

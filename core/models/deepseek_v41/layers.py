@@ -182,11 +182,12 @@ class Blocks:
         inner = LayerState(h=state.h, mix=mix, chosen=state.chosen, blocks=state.blocks)
         return self._leave(name, i, inner, q, kv, rows, leaves, None)[0]
 
-    def context(self, k: int, m: TensorValue, rows: Rows, leaves: Leaves) -> None:
-        """Store stage k's context rows of the drafter's features m [M, D]."""
+    def context(self, k: int, m: TensorValue, slots: TensorValue, rows: Rows, leaves: Leaves) -> None:
+        """Store stage k's context rows of the drafter's features m [M, D], if any of the slots [N] drafts."""
         name, i, common = f"mtp.{k}.attn", self.text.num_hidden_layers + k, self.common()
         kernels.context_rows(
             m,
+            slots,
             leaves.window,
             rows,
             [*self.w.pair(f"{name}.wkv"), self.w(f"{name}.kv_norm.weight")],

@@ -166,13 +166,16 @@ class DeepseekV41WithDSpark:
 
     # -- the drafter ---------------------------------------------------------------------------------------
     def materialize(self, batch: BlockBatch, hidden: TargetHidden) -> None:
-        """Context rows of every merged row, in the window leaf's layers after the backbone's."""
-        w = self.weights
-        m = kernels.features(
-            hidden.taps, [*w.pair("mtp.0.main_proj"), w("mtp.0.main_norm.weight")], self.blocks.common()
-        )
+        """Context rows of every merged row, in the window leaf's layers after the backbone's.
+
+        A step in which nobody drafts stores none: plain decoding must not pay for a drafter. A request that drafts
+        later for the first time then lacks context, which costs acceptance and never changes a token.
+        """
+        w, slots = self.weights, batch.draft_slot_ids
+        weights = [*w.pair("mtp.0.main_proj"), w("mtp.0.main_norm.weight")]
+        m = kernels.features(hidden.taps, slots, weights, self.blocks.common())
         for k in range(self.text.num_stages):
-            self.blocks.context(k, m, hidden.rows, _leaves(batch.kv_collections[0]))
+            self.blocks.context(k, m, slots, hidden.rows, _leaves(batch.kv_collections[0]))
 
     def forward_block(self, batch: BlockBatch, accepted: Accepted) -> Proposal:
         """Anchor and noise through the draft stages, then the Markov and confidence heads."""
