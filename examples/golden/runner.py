@@ -57,7 +57,7 @@ class Runner:
             weights_registry=load_weights(checkpoint, derived_arrays(self.config, tables, exact=exact)),
         )
         self.engram = [
-            to_buffer(checkpoint.array(f"layers.{layer}.engram.embed.{part}"), DType.uint8)
+            to_buffer(np.array(checkpoint.array(f"layers.{layer}.engram.embed.{part}")), DType.uint8)
             for layer in self.text.engram_layer_ids
             for part in ("weight", "scale")
         ]

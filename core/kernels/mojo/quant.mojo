@@ -32,15 +32,18 @@ def ue8m0(byte: UInt8, shift: UInt32) -> Float32:
 @always_inline
 def e4m3_half_bits(codes: SIMD[DType.uint8, 16]) -> SIMD[DType.uint16, 16]:
     """Gives e4m3 codes as float16 patterns of value / 2^8 (subnormals included)."""
-    var c = codes.cast[DType.uint16]()
-    return ((c & 0x80) << 8) | ((c & 0x7F) << 7)
+    # Sign extension fills the upper byte with the sign; after the shift bit 14 is the one to clear.
+    var wide = bitcast[DType.int8, 16](codes).cast[DType.int16]() << 7
+    return bitcast[DType.uint16, 16](wide) & 0xBFFF
 
 
 @always_inline
 def e2m1_half_bits(nibbles: SIMD[DType.uint8, 16]) -> SIMD[DType.uint16, 16]:
-    """Gives e2m1 codes (low four bits) as float16 patterns of value / 2^14."""
-    var c = nibbles.cast[DType.uint16]()
-    return ((c & 8) << 12) | ((c & 7) << 9)
+    """Gives e2m1 codes 0 … 15 as float16 patterns, whose lower byte is zero for all of them."""
+    comptime upper = SIMD[DType.uint8, 16](
+        0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46, 0x80, 0xB8, 0xBC, 0xBE, 0xC0, 0xC2, 0xC4, 0xC6
+    )
+    return upper._dynamic_shuffle(nibbles).cast[DType.uint16]() << 8
 
 
 @always_inline
@@ -55,7 +58,7 @@ def decode32[fmt: Int](w: U8P, block: Int, scale: U8P, scale_index: Int) -> Bloc
             out[half * 2] = v[0] * s
             out[half * 2 + 1] = v[1] * s
     elif fmt == E2M1:
-        var s = ue8m0(scale[unsafe_offset=scale_index], 14)
+        var s = ue8m0(scale[unsafe_offset=scale_index], 0)
         var packed = w.unsafe_offset(block * 16).unsafe_load[width=16]()
         var even = halves(e2m1_half_bits(packed & 15))
         var odd = halves(e2m1_half_bits(packed >> 4))
