@@ -1,0 +1,179 @@
+"""Plain and speculative decoding of the same requests, in turn, and checked against each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from specdecode.core.engine.engine import Engine
+from specdecode.core.engine.request import FinishedEvent, Request
+from specdecode.core.engine.step import StepResult, StepRow
+from specdecode.core.errors import MismatchError
+from specdecode.core.metrics import Acceptance, Round
+from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model, result_of
+from tests.benchmarks.spread import Spread
+
+
+class Timed:
+    """A `StepModel` that notes how long the graph itself takes; the rest of a step is the host's."""
+
+    page_size: int
+    num_pages: int
+    block_size: int
+    vocab_size: int
+    max_length: int
+    lookback_length: int
+
+    def __init__(self, model: UnifiedDSparkDeepseekV41Model) -> None:
+        self._model = model
+        self.in_graph = 0.0
+        for name in ("page_size", "num_pages", "block_size", "vocab_size", "max_length", "lookback_length"):
+            setattr(self, name, getattr(model, name))
+
+    def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
+        inputs = self._model.batch_processor.prepare(rows, width=width, draft=draft)
+        before = time.perf_counter()
+        outputs = self._model.execute(inputs)
+        self.in_graph += time.perf_counter() - before
+        return result_of(outputs, draft=draft)
+
+
+@dataclass(kw_only=True)
+class Pass:
+    """Requests that were run once.
+
+    Attributes:
+        prompt_seconds: the first step, which runs whole prompts and gives the first tokens.
+        decode_seconds, host_seconds: all later steps, and what of them was spent outside the graph.
+        steps, rows: later steps, and requests in them.
+        tokens: output tokens of each request.
+        rounds: of all requests.
+    """
+
+    prompt_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    host_seconds: float = 0.0
+    steps: int = 0
+    rows: int = 0
+    tokens: list[tuple[int, ...]] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def decoded(self) -> int:
+        """Tokens that the later steps gave."""
+        return sum(len(tokens) - 1 for tokens in self.tokens)
+
+    def __add__(self, other: Pass) -> Pass:
+        mine, others = vars(self), vars(other)
+        return Pass(**{name: value + others[name] for name, value in mine.items()})
+
+
+def run(model: UnifiedDSparkDeepseekV41Model, requests: Sequence[Request]) -> Pass:
+    """Run requests that start together to their ends; the batch shrinks as they end."""
+    new, timed = Pass(), Timed(model)
+    engine = Engine(timed, max_batch=len(requests), token_budget=sum(len(request.prompt) for request in requests))
+    for request in requests:
+        engine.submit(request)
+    done: dict[int, tuple[int, ...]] = {}
+    first = True
+    while engine.busy:
+        in_graph, rows, before = timed.in_graph, len(requests) - len(done), time.perf_counter()
+        events = engine.step()
+        took = time.perf_counter() - before
+        if first:
+            new.prompt_seconds += took
+        else:
+            new.decode_seconds += took
+            new.host_seconds += took - (timed.in_graph - in_graph)
+            new.steps += 1
+            new.rows += rows
+        first = False
+        for event in events:
+            if isinstance(event, FinishedEvent):
+                done[event.request_id] = event.completion.tokens
+                new.rounds += event.completion.rounds
+    new.tokens = [done[place] for place in range(len(requests))]
+    return new
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way of decoding, over all repeats; seconds and ratios as spreads."""
+
+    tokens_per_second: Spread
+    with_prompts: Spread
+    step_ms: Spread
+    host_ms: Spread
+    rows_per_step: float
+
+    @classmethod
+    def of(cls, passes: Sequence[Pass]) -> Arm:
+        return cls(
+            tokens_per_second=Spread.of([p.decoded / p.decode_seconds for p in passes]),
+            with_prompts=Spread.of([sum(map(len, p.tokens)) / (p.prompt_seconds + p.decode_seconds) for p in passes]),
+            step_ms=Spread.of([1e3 * p.decode_seconds / p.steps for p in passes]),
+            host_ms=Spread.of([1e3 * p.host_seconds / p.steps for p in passes]),
+            rows_per_step=passes[0].rows / passes[0].steps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Plain against speculative decoding of the same requests; `ratio` is of the two rates within each repeat."""
+
+    temperature: float
+    batch: int
+    tokens: int
+    plain: Arm
+    speculative: Arm
+    ratio: Spread
+    ratio_with_prompts: Spread
+    acceptance: Acceptance
+
+
+def compare(
+    model: UnifiedDSparkDeepseekV41Model, requests: Sequence[Request], *, batch: int, repeats: int
+) -> Comparison:
+    """Run both arms in turn on each batch of requests, the one that begins changing from batch to batch.
+
+    Raises:
+        MismatchError: a token differs between the arms or between repeats.
+    """
+    widths = (0, model.block_size)
+    passes: dict[int, list[Pass]] = {width: [] for width in widths}
+    turn = 0
+    for _ in range(repeats):
+        now = {width: Pass() for width in widths}
+        for start in range(0, len(requests), batch):
+            for width in widths if turn % 2 else reversed(widths):
+                now[width] += run(model, [replace(r, draft_tokens=width) for r in requests[start : start + batch]])
+            turn += 1
+        for width in widths:
+            passes[width].append(now[width])
+            _check(now[width].tokens, passes[0][0].tokens, width)
+    plain, speculative = (Arm.of(passes[width]) for width in widths)
+    return Comparison(
+        temperature=requests[0].temperature,
+        batch=batch,
+        tokens=sum(map(len, passes[0][0].tokens)),
+        plain=plain,
+        speculative=speculative,
+        ratio=_ratio(speculative.tokens_per_second, plain.tokens_per_second),
+        ratio_with_prompts=_ratio(speculative.with_prompts, plain.with_prompts),
+        acceptance=Acceptance.of(passes[model.block_size][0].rounds),
+    )
+
+
+def _ratio(a: Spread, b: Spread) -> Spread:
+    return Spread.of([x / y for x, y in zip(a.values, b.values, strict=True)])
+
+
+def _check(tokens: Sequence[tuple[int, ...]], known: Sequence[tuple[int, ...]], width: int) -> None:
+    for place, (a, b) in enumerate(zip(tokens, known, strict=True)):
+        if a != b:
+            at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+            raise MismatchError(
+                f"Request {place} at draft width {width} differs from the first plain run at output token {at}: the "
+                "promise is broken. Run the tests in tests/model."
+            )
