@@ -192,14 +192,14 @@ def print_steps(steps: Sequence[StepTime]) -> None:
     """One line a batch size and kind, a column a width, with the plain step as the unit below."""
     widths = sorted({step.width for step in steps})
     print("\nstep time by draft width, ms (in plain steps)")
-    print(" " * 23 + "".join(f"{f'width {width}':>20}" for width in widths))
+    print(" " * 23 + "".join(f"  {f'width {width}':>19}" for width in widths))
     for batch in sorted({step.batch for step in steps}):
         of_batch = {(step.width, step.draft): step.ms for step in steps if step.batch == batch}
         plain = of_batch[0, False].median
         for draft, name in ((False, "verify"), (True, "verify + draft")):
             cells = [of_batch[width, draft] for width in widths]
             texts = [f"{cell.text(2)} ({cell.median / plain:.2f})" for cell in cells]
-            print(f"batch {batch}  {name:14}" + "".join(f"{text:>20}" for text in texts))
+            print(f"batch {batch}  {name:14}" + "".join(f"  {text:>19}" for text in texts))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""What the documents show is true: commands run, files exist, options and exit codes are those of the program."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from specdecode.cli.app import make_app
+from specdecode.core.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What installs, tests, compiles or measures takes minutes: .ci/run runs these, as they stand here.
+IN_CI = (
+    "pip install",
+    "python -m pytest",
+    "python examples/build_graphs.py",
+    "python tests/benchmarks/first.py",
+    ".ci/run",
+)
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(place, text) of every fenced block in this language."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for match in fence.finditer(text):
+            found.append((f"{path.name}:{text.count(chr(10), 0, match.start()) + 2}", match[1]))
+    return found
+
+
+def slow(block: str) -> bool:
+    return any(command in block for command in IN_CI)
+
+
+@pytest.mark.parametrize("block", [pytest.param(text, id=place) for place, text in blocks("sh") if not slow(text)])
+def test_a_shown_command_runs(block):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = ["bash", "-euo", "pipefail", "-c", block]
+    result = subprocess.run(script, cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_slow_commands_are_run_by_ci():
+    ci = (ROOT / ".ci" / "run").read_text()
+    readme = [text for place, text in blocks("sh") if place.startswith("README")][:2]  # .ci/run takes these as they are
+    for place, text in blocks("sh"):
+        for line in text.splitlines():
+            if slow(line) and not line.startswith(".ci/run"):
+                command = line.partition("#")[0].strip()
+                assert any(command in known.splitlines() for known in readme) or command in ci, f"{place}: {command}"
+
+
+def test_the_first_two_blocks_of_the_readme():
+    first, second = [text for place, text in blocks("sh") if place.startswith("README")][:2]
+    assert first.splitlines()[-2:] == ["pip install .", "specdecode generate examples/prompts.txt"]
+    assert second.splitlines()[-2:] == ["pip install '.[test]'", "python -m pytest"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_files_exist(document):
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (document.parent / target).exists(), target
+    tops = "|".join(("cli", "core", "presets", "tests", "examples", "docs", r"\.ci"))
+    for name in re.findall(rf"`((?:{tops})/[\w./*-]*)`", text):
+        assert list(ROOT.glob(name.rstrip("/"))), name
+
+
+def test_every_option_of_generate_is_documented():
+    text = (ROOT / "docs" / "generate.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| (?:`-\w`, )?`(--[a-z-]+)", text, flags=re.MULTILINE))
+    page = CliRunner().invoke(make_app(panels=False), ["generate", "--help"], env={"COLUMNS": "120"}).stdout
+    assert documented == set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, flags=re.MULTILINE))
+
+
+def test_every_exit_code_is_documented():
+    text = (ROOT / "docs" / "generate.md").read_text(encoding="utf-8")
+    table = text.partition("## Exit codes")[2].partition("## JSON")[0]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)] == list(ExitCode)
