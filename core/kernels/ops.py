@@ -34,7 +34,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """Model-wide kernel arguments: float32 settings [4], and int32 [1]: 1 for the model's own rounding."""
+    """Model-wide kernel arguments: float32 settings [4], and int32 [2]: 1 for the model's own rounding, and threads."""
 
     model: TensorValue
     mode: TensorValue
@@ -246,7 +246,9 @@ def tap(before: TensorValue, kept: int, h: TensorValue, common: Common) -> Tenso
 
 def features(taps: TensorValue, slots: TensorValue, weights: Sequence[TensorValue], common: Common) -> TensorValue:
     """The drafter's context features [M, D]; weights: main_proj, scale, main_norm."""
-    (m,) = call("sd_features", [taps, slots, *weights, common.model, common.mode], (F, [taps.shape[0], weights[0].shape[0]]))
+    (m,) = call(
+        "sd_features", [taps, slots, *weights, common.model, common.mode], (F, [taps.shape[0], weights[0].shape[0]])
+    )
     return m
 
 

@@ -11,10 +11,10 @@ from max.gpu.host import DeviceContext
 from std.collections import Array
 from std.math import exp, fma, sqrt
 from .common import F32P, I32P, Scratch, Vec, W, at, bf16_row, bf16v, dots8, ld, parallel, rope, rope_table, st
-from .layout import BLOCK, KV_OFFSET, LAYER, Leaf, PAGE_SIZE, RATIO, WINDOW
+from .layout import EXACT, THREADS, BLOCK, KV_OFFSET, LAYER, Leaf, PAGE_SIZE, RATIO, WINDOW
 
 comptime KEYS = 64  # keys per softmax block
-comptime HEADS = 4  # heads per work item
+comptime HEADS = 4  # heads per work item of a single row
 comptime Key = Pointer[Float32, MutUntrackedOrigin]
 
 
@@ -106,7 +106,8 @@ struct Attend:
         var k = hk // heads
         var half = inv_freq.dim_size(0)
         var n_chosen = chosen.dim_size(1)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var settings: I32P = layer.unsafe_ptr()
         var index = Int(settings[unsafe_offset=LAYER])
         var ratio = Int(settings[unsafe_offset=RATIO])
@@ -131,12 +132,13 @@ struct Attend:
         var psink: F32P = sink.unsafe_ptr()
         var freq: F32P = inv_freq.unsafe_ptr()
         var scale = 1 / sqrt(Float32(k))
-        var parts = (heads + HEADS - 1) // HEADS
+        var share = HEADS if t == 1 else heads  # of several rows, each gathers its keys once
+        var parts = (heads + share - 1) // share
 
         def item(i: Int) {imm}:
             var r = i // parts
-            var h0 = (i % parts) * HEADS
-            var h1 = min(h0 + HEADS, heads)
+            var h0 = (i % parts) * share
+            var h1 = min(h0 + share, heads)
             var p = Int(ppos[unsafe_offset=r])
             if p < 0:
                 for j in range(r * hk + h0 * k, r * hk + h1 * k):
@@ -145,8 +147,12 @@ struct Attend:
             var s = Int(pseq[unsafe_offset=r])
             var newest = Int(plast[unsafe_offset=r])
             var keys = List[Key](capacity=span + n_chosen + block)
-            for position in range(max(0, newest - span + 1), newest + 1):
-                keys.append(leaf.window(s, index, position).unsafe_origin_cast[MutUntrackedOrigin]())
+            var position = max(0, newest - span + 1)
+            while position <= newest:
+                var row = leaf.window(s, index, position)
+                for slot in range(min(newest + 1 - position, page_size - position % page_size)):
+                    keys.append(row.unsafe_offset(slot * k).unsafe_origin_cast[MutUntrackedOrigin]())
+                position += page_size - position % page_size
             if ratio > 0:
                 for j in range(n_chosen):
                     var row = Int(pc[unsafe_offset=r * n_chosen + j])
@@ -168,4 +174,4 @@ struct Attend:
                 rope(dst.unsafe_offset(k - 2 * half), turn, half, -1, exact)
             _ = memory^
 
-        parallel(item, t * parts, t * hk * (span + (n_chosen if ratio > 0 else 0)) * 2)
+        parallel(item, t * parts, t * hk * (span + (n_chosen if ratio > 0 else 0)) * 2, threads)

@@ -5,7 +5,7 @@ from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableTensor
 from max.gpu.host import DeviceContext
 from .common import F32P, I32P, Rows, Scratch, U8P, bf16_row, parallel, rms_norm, rope, rope_table
-from .layout import BLOCK, LAYER, Leaf, PAGE_SIZE, RMS_EPS
+from .layout import EXACT, THREADS, BLOCK, LAYER, Leaf, PAGE_SIZE, RMS_EPS
 from .linear import linear
 from .quant import E4M3, qdq_fp8
 
@@ -50,7 +50,8 @@ struct AttentionIn:
         var k = kv.dim_size(1)
         var hk = q.dim_size(1)
         var half = inv_freq.dim_size(0)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var settings: I32P = layer.unsafe_ptr()
         var store = settings[unsafe_offset=BLOCK] == 0
         var index = Int(settings[unsafe_offset=LAYER])
@@ -95,7 +96,7 @@ struct AttentionIn:
                 var n = (item - a_chunks) * CHUNK
                 linear[E4M3](pkv, k, xq, d, rows, t, wk, sk, n, min(n + CHUNK, k), d)
 
-        parallel(project, a_chunks + k_chunks, t * d * (nq + k))
+        parallel(project, a_chunks + k_chunks, t * d * (nq + k), threads)
         for r in range(t):
             var ql = pl.unsafe_offset(r * nq)
             bf16_row(ql, nq, exact)
@@ -115,7 +116,7 @@ struct AttentionIn:
                 bf16_row(head, k, exact)
                 rope(head.unsafe_offset(k - 2 * half), turns.unsafe_offset(r * 2 * half), half, 1, exact)
 
-        parallel(queries, hk // k, t * nq * hk)
+        parallel(queries, hk // k, t * nq * hk, threads)
         _ = ids^
         _ = inputs^
 
@@ -165,7 +166,8 @@ struct ContextRows:
         var d = m.dim_size(1)
         var k = kv.dim_size(1)
         var half = inv_freq.dim_size(0)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var settings: I32P = layer.unsafe_ptr()
         var index = Int(settings[unsafe_offset=LAYER])
         var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
@@ -193,7 +195,7 @@ struct ContextRows:
             var n = item * CHUNK
             linear[E4M3](pkv, k, xq, d, rows, t, w, s, n, min(n + CHUNK, k), d)
 
-        parallel(project, (k + CHUNK - 1) // CHUNK, t * d * k)
+        parallel(project, (k + CHUNK - 1) // CHUNK, t * d * k, threads)
         for r in range(t):
             var row = pkv.unsafe_offset(r * k)
             window_row(row, k, pn, turns.unsafe_offset(r * 2 * half), half, eps, exact)

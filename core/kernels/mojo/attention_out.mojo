@@ -6,6 +6,7 @@ from max.gpu.host import DeviceContext
 from .attention_in import CHUNK
 from .common import F32P, I32P, Rows, Scratch, U8P, bf16_row, parallel
 from .hyper import expand
+from .layout import EXACT, THREADS
 from .linear import linear
 from .quant import E4M3, qdq_fp8
 
@@ -40,7 +41,8 @@ struct AttentionOut:
         var na = wo_a.dim_size(0)
         var ka = wo_a.dim_size(1)
         var rank = na // (hk // ka)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var ids = Rows(t)
         var rows = ids.ptr()
         var memory = Scratch(t * na)
@@ -60,7 +62,7 @@ struct AttentionOut:
             var n = item * chunk
             linear[E4M3](a, na, po.unsafe_offset(n // rank * ka), hk, rows, t, wa, sa, n, n + chunk, ka)
 
-        parallel(lower, na // chunk, t * na * ka)
+        parallel(lower, na // chunk, t * na * ka, threads)
         for r in range(t):
             var row = a.unsafe_offset(r * na)
             bf16_row(row, na, exact)
@@ -70,7 +72,7 @@ struct AttentionOut:
             var n = item * CHUNK
             linear[E4M3](py, d, a, na, rows, t, wb, sb, n, min(n + CHUNK, d), na)
 
-        parallel(raise_, (d + CHUNK - 1) // CHUNK, t * d * na)
+        parallel(raise_, (d + CHUNK - 1) // CHUNK, t * d * na, threads)
         for r in range(t):
             var row = py.unsafe_offset(r * d)
             bf16_row(row, d, exact)

@@ -38,16 +38,23 @@ def at(p: F32P, i: Int) -> Float32:
     return p[unsafe_offset=i]
 
 
-def parallel[F: def(Int) -> None](body: F, items: Int, work: Int):
-    """Runs body(0) … body(items - 1); on several threads when `work` (multiply-adds) is worth it.
+def parallel[F: def(Int) -> None](body: F, items: Int, work: Int, most: Int):
+    """Runs body(0) … body(items - 1); on up to `most` threads when `work` (multiply-adds) is worth it.
 
     Which thread runs an item never changes what the item computes.
     """
-    if work < PARALLEL_WORK or items == 1:
+    var threads = min(items, most)
+    if work < PARALLEL_WORK or threads <= 1:
         for i in range(items):
             body(i)
-    else:
-        sync_parallelize(body, items)
+        return
+
+    # One task a thread: MAX takes half a microsecond to hand out each. Strides even out items of different size.
+    def share(first: Int) {imm}:
+        for i in range(first, items, threads):
+            body(i)
+
+    sync_parallelize(share, threads)
 
 
 @always_inline

@@ -10,7 +10,7 @@ from max.gpu.host import DeviceContext
 from std.math import exp
 from .attention_in import CHUNK, copy
 from .common import F32P, I32P, Rows, Scratch, U8P, at, bf16, bf16_row, parallel, rms_norm, rope, rope_table
-from .layout import KEY_OFFSET, KV_OFFSET, Leaf, OPEN_LAYER, OWNS_KEYS, PAGE_SIZE, RATIO, RMS_EPS
+from .layout import EXACT, THREADS, KEY_OFFSET, KV_OFFSET, Leaf, OPEN_LAYER, OWNS_KEYS, PAGE_SIZE, RATIO, RMS_EPS
 from .linear import linear
 from .quant import BF16, qdq_mxfp4, qdq_nvfp4
 
@@ -60,7 +60,8 @@ struct Compress:
         var k = latent.dim_size(1)
         var nk = k_norm.dim_size(0)
         var half = inv_freq.dim_size(0)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
         var settings: I32P = layer.unsafe_ptr()
         var ratio = Int(settings[unsafe_offset=RATIO])
@@ -101,7 +102,7 @@ struct Compress:
             else:
                 linear[BF16](projected.unsafe_offset(k), 2 * k, px, d, rows, t, g, g, n, end, d)
 
-        parallel(project, chunks * (2 if ratio > 1 else 1), t * d * k * ratio)
+        parallel(project, chunks * (2 if ratio > 1 else 1), t * d * k * ratio, threads)
 
         def finish(r: Int) {imm}:
             var p = Int(ppos[unsafe_offset=r])
@@ -134,7 +135,7 @@ struct Compress:
                 rope(key.unsafe_offset(nk - 2 * half), turn, half, 1, exact)
                 qdq_mxfp4(key, nk, exact)
 
-        parallel(finish, t, t * nk * k)
+        parallel(finish, t, t * nk * k, threads)
         if ratio > 1:
             # After every group that reads the leaf; of a long chunk only its end can be asked for later.
             for r in range(t):

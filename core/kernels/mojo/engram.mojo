@@ -10,7 +10,7 @@ from std.math import fma, sqrt
 from .attention_in import CHUNK
 from .common import F32P, I32P, I64P, Rows, Scratch, U8P, Vec, W, at, bf16, bf16_row, bf16v, ld, parallel, sigmoid, st
 from .common import sum_squares
-from .layout import RMS_EPS
+from .layout import EXACT, THREADS, RMS_EPS
 from .linear import linear
 from .quant import E4M3, decode32, qdq_fp8
 
@@ -131,7 +131,8 @@ struct Engram:
         var width = table.dim_size(1)
         var e = g * width
         var n = wkv.dim_size(0)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
         var layer = Int(which.unsafe_ptr()[unsafe_offset=0])
         var image = ids.unsafe_ptr()[unsafe_offset=1]
@@ -163,7 +164,7 @@ struct Engram:
             var n0 = item * CHUNK
             linear[E4M3](kv, n, embedded, e, identity, t, pw, pws, n0, min(n0 + CHUNK, n), e)
 
-        parallel(project, (n + CHUNK - 1) // CHUNK, t * n * e)
+        parallel(project, (n + CHUNK - 1) // CHUNK, t * n * e, threads)
         for r in range(t):
             var row = kv.unsafe_offset(r * n)
             bf16_row(row, n, exact)

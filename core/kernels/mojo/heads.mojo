@@ -7,7 +7,7 @@ from .attention_in import CHUNK, copy
 from .common import F32P, I32P, I64P, Rows, Scratch, U8P, Vec, W, at, bf16_at, bf16_row, bf16v, ld, parallel, rms_norm
 from .common import st
 from .hyper import collapse
-from .layout import RMS_EPS
+from .layout import EXACT, THREADS, RMS_EPS
 from .linear import linear
 from .quant import BF16, E4M3, qdq_fp8
 from .sampling import draw
@@ -36,7 +36,8 @@ struct Head:
         var d = h.dim_size(2)
         var m = mix.dim_size(1)
         var v = logits.dim_size(1)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
         var identity_ = Rows(n)
         var identity = identity_.ptr()
@@ -56,7 +57,7 @@ struct Head:
             var n0 = item * VOCAB_CHUNK
             linear[BF16](pl, v, x, d, identity, n, w, w, n0, min(n0 + VOCAB_CHUNK, v), d)
 
-        parallel(project, (v + VOCAB_CHUNK - 1) // VOCAB_CHUNK, n * v * d)
+        parallel(project, (v + VOCAB_CHUNK - 1) // VOCAB_CHUNK, n * v * d, threads)
         _ = identity_^
         _ = memory^
 
@@ -77,7 +78,8 @@ struct Tap:
         var d = h.dim_size(2)
         var width = taps.dim_size(1)
         var kept = width - d
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         for r in range(h.dim_size(0)):
             var dst: F32P = taps.unsafe_ptr().unsafe_offset(r * width)
             copy(dst, before.unsafe_ptr().unsafe_offset(r * before.dim_size(1)), kept)
@@ -110,7 +112,8 @@ struct Features:
         var t = taps.dim_size(0)
         var k = taps.dim_size(1)
         var d = m.dim_size(1)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
         var identity_ = Rows(t)
         var identity = identity_.ptr()
@@ -126,7 +129,7 @@ struct Features:
             var n0 = item * CHUNK
             linear[E4M3](pm, d, x, k, identity, t, w, s, n0, min(n0 + CHUNK, d), k)
 
-        parallel(project, (d + CHUNK - 1) // CHUNK, t * d * k)
+        parallel(project, (d + CHUNK - 1) // CHUNK, t * d * k, threads)
         for r in range(t):
             var row = pm.unsafe_offset(r * d)
             bf16_row(row, d, exact)
@@ -172,7 +175,8 @@ struct DraftHead:
         var v = logits.dim_size(1)
         var block = drafts.dim_size(1)
         var rank = markov_embed.dim_size(1)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
         var requests = n // block
         var identity_ = Rows(max(n, 1))
@@ -204,7 +208,7 @@ struct DraftHead:
             var n0 = item * VOCAB_CHUNK
             linear[BF16](pl, v, normed, d, identity, n, w, w, n0, min(n0 + VOCAB_CHUNK, v), d)
 
-        parallel(base, chunks, n * v * d)
+        parallel(base, chunks, n * v * d, threads)
         for j in range(block):
             for i in range(requests):
                 var r = i * block + j
@@ -225,7 +229,7 @@ struct DraftHead:
                 var n0 = item * VOCAB_CHUNK
                 linear[BF16](bias, v, e, rank, identity, requests, wm, wm, n0, min(n0 + VOCAB_CHUNK, v), rank)
 
-            parallel(markov, chunks, requests * v * rank)
+            parallel(markov, chunks, requests * v * rank, threads)
             for i in range(requests):
                 var r = i * block + j
                 var s = Int(slots.unsafe_ptr()[unsafe_offset=r]) // block

@@ -10,7 +10,7 @@ from max.gpu.host import DeviceContext
 from std.collections import Array
 from std.math import exp, sqrt
 from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16v, ld, parallel, rms_norm, sigmoid, st, sum_squares
-from .layout import HC_EPS, HC_ITERATIONS, RMS_EPS
+from .layout import EXACT, THREADS, HC_EPS, HC_ITERATIONS, RMS_EPS
 from .linear import linear
 from .quant import F32
 
@@ -25,12 +25,20 @@ def normalise(comb: F32P, c: Int, outer: Int, inner: Int, eps: Float32):
             comb[unsafe_offset=i * outer + j * inner] = at(comb, i * outer + j * inner) / (total + eps)
 
 
-def sinkhorn4(comb: F32P, iterations: Int, eps: Float32):
-    """The same rounds for four copies, the released number, with rows in registers."""
+def gates4(mix: F32P, scale: F32P, base: F32P, iterations: Int, eps: Float32):
+    """The same for four copies, the released number, in registers."""
     comptime Row = SIMD[DType.float32, 4]
+    comptime for part in range(2):
+        var at4 = mix.unsafe_offset(4 * part)
+        var v = at4.unsafe_load[width=4]() * at(scale, part) + base.unsafe_offset(4 * part).unsafe_load[width=4]()
+        var gate = 1 / (1 + exp(-v))
+        at4.unsafe_store(gate + eps if part == 0 else 2 * gate)
     var rows = Array[Row, 4](fill=Row(0.0))
     comptime for i in range(4):
-        rows[i] = comb.unsafe_offset(4 * i).unsafe_load[width=4]()
+        var v = mix.unsafe_offset(8 + 4 * i).unsafe_load[width=4]() * at(scale, 2)
+        v += base.unsafe_offset(8 + 4 * i).unsafe_load[width=4]()
+        var e = exp(v - v.reduce_max())
+        rows[i] = e / e.reduce_add() + eps
     for round in range(iterations):
         if round > 0:
             comptime for i in range(4):
@@ -39,11 +47,14 @@ def sinkhorn4(comb: F32P, iterations: Int, eps: Float32):
         comptime for i in range(4):
             rows[i] = rows[i] / columns
     comptime for i in range(4):
-        comb.unsafe_offset(4 * i).unsafe_store(rows[i])
+        mix.unsafe_offset(8 + 4 * i).unsafe_store(rows[i])
 
 
 def gates(mix: F32P, scale: F32P, base: F32P, c: Int, iterations: Int, eps: Float32):
     """Turns a row of raw mixes into pre, post and comb, in place (Sinkhorn ends on columns)."""
+    if c == 4:
+        gates4(mix, scale, base, iterations, eps)
+        return
     for i in range(c):
         mix[unsafe_offset=i] = sigmoid(at(mix, i) * at(scale, 0) + at(base, i)) + eps
         mix[unsafe_offset=c + i] = 2 * sigmoid(at(mix, c + i) * at(scale, 1) + at(base, c + i))
@@ -61,9 +72,6 @@ def gates(mix: F32P, scale: F32P, base: F32P, c: Int, iterations: Int, eps: Floa
             total += e
         for j in range(c):
             comb[unsafe_offset=i * c + j] = at(comb, i * c + j) / total + eps
-    if c == 4:
-        sinkhorn4(comb, iterations, eps)
-        return
     normalise(comb, c, 1, c, eps)
     for _ in range(iterations - 1):
         normalise(comb, c, c, 1, eps)
@@ -117,7 +125,8 @@ struct SublayerIn:
         var c = h.dim_size(1)
         var d = h.dim_size(2)
         var m = mix.dim_size(1)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var iterations = Int(layer.unsafe_ptr()[unsafe_offset=HC_ITERATIONS])
         var eps = model.unsafe_ptr()[unsafe_offset=RMS_EPS]
         var hc_eps = model.unsafe_ptr()[unsafe_offset=HC_EPS]
@@ -149,5 +158,5 @@ struct SublayerIn:
                 collapse(out, u, pb.unsafe_offset(r * m), c, d, exact)
                 rms_norm(out, out, pn, d, eps, exact)
 
-        parallel(block, (t + 5) // 6, t * m * c * d)
+        parallel(block, (t + 5) // 6, t * m * c * d, threads)
         _ = ids^

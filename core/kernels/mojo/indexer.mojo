@@ -15,7 +15,7 @@ from std.memory import bitcast
 from .attention_in import CHUNK
 from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16, bf16_row, bf16v, dots8, parallel, rope, rope_table
 from .common import st
-from .layout import CANDIDATES, CANDIDATE_BLOCK, KEY_OFFSET, Leaf, PAGE_SIZE, RATIO
+from .layout import EXACT, THREADS, CANDIDATES, CANDIDATE_BLOCK, KEY_OFFSET, Leaf, PAGE_SIZE, RATIO
 from .linear import linear
 from .quant import BF16, E4M3, qdq_fp8, qdq_mxfp4
 
@@ -126,7 +126,8 @@ struct Index:
         var half = inv_freq.dim_size(0)
         var top_k = chosen.dim_size(1)
         var nb = blocks.dim_size(1)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var settings: I32P = layer.unsafe_ptr()
         var ratio = Int(settings[unsafe_offset=RATIO])
         var role = Int(settings[unsafe_offset=CANDIDATES])
@@ -168,7 +169,7 @@ struct Index:
             var n = item * CHUNK
             linear[E4M3](q, width, lq, nq, rows, t, wb, sb, n, min(n + CHUNK, width), nq)
 
-        parallel(project, (width + CHUNK - 1) // CHUNK, t * width * nq)
+        parallel(project, (width + CHUNK - 1) // CHUNK, t * width * nq, threads)
 
         def choose(r: Int) {imm}:
             var p = Int(ppos[unsafe_offset=r])
@@ -216,6 +217,6 @@ struct Index:
             _ = scores^
             _ = which^
 
-        parallel(choose, t, t * longest * width)
+        parallel(choose, t, t * longest * width, threads)
         _ = ids^
         _ = memory^

@@ -17,6 +17,10 @@ comptime CANDIDATE_BLOCK = 10
 comptime EXPERTS_PER_TOKEN = 11
 comptime HC_ITERATIONS = 12
 
+# int32 mode of a run.
+comptime EXACT = 0  # 1: the model's own rounding; 0: plain float32
+comptime THREADS = 1  # threads that one kernel may use
+
 # float32 settings of the model.
 comptime RMS_EPS = 0
 comptime HC_EPS = 1
@@ -58,8 +62,11 @@ struct Leaf(Copyable, Movable):
 
     def compressed(self, seq: Int, offset: Int, ratio: Int, row: Int) -> F32P:
         """Compressed row `row` of the source whose rows start at `offset` on every page."""
-        var token = row * ratio
-        return self.at(seq, 0, token, offset + (token % self.page_size) // ratio)
+        # Divisions of 32 bits: this runs for every row that is scored or attended to.
+        var rows = UInt32(self.page_size) // UInt32(ratio)
+        var page = Int(self.table[unsafe_offset=seq * self.width + Int(UInt32(row) // rows)])
+        var slot = page * self.slots + offset + Int(UInt32(row) % rows)
+        return self.data.unsafe_offset(slot * self.dim).unsafe_origin_cast[MutAnyOrigin]()
 
     def open_group(self, seq: Int, layer: Int, position: Int) -> F32P:
         """The kept inputs of the group that `position`, an even one, opens."""

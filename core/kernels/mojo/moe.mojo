@@ -11,7 +11,7 @@ from std.math import exp, log, sqrt
 from .attention_in import CHUNK
 from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16_row, bf16v, ld, parallel, sigmoid_v, st
 from .hyper import expand
-from .layout import EXPERTS_PER_TOKEN, ROUTED_SCALING, SWIGLU_LIMIT
+from .layout import EXACT, THREADS, EXPERTS_PER_TOKEN, ROUTED_SCALING, SWIGLU_LIMIT
 from .linear import linear
 from .quant import BF16, E2M1, E4M3, bounded, qdq_fp8, split_even_odd
 
@@ -99,7 +99,8 @@ struct Moe:
         var experts = gate.dim_size(0)
         var inner = w1.dim_size(1)
         var k = ids.dim_size(1)
-        var exact = mode.unsafe_ptr()[unsafe_offset=0] != 0
+        var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
+        var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var limit = model.unsafe_ptr()[unsafe_offset=SWIGLU_LIMIT]
         var scaling = model.unsafe_ptr()[unsafe_offset=ROUTED_SCALING]
         var px: F32P = x.unsafe_ptr()
@@ -188,7 +189,7 @@ struct Moe:
                     upper, inner, xs, d, which, count, p3.unsafe_offset(w), q3.unsafe_offset(s), n0, n1, d
                 )
 
-        parallel(first, len(active) * chunks, 2 * all_slots * inner * d)
+        parallel(first, len(active) * chunks, 2 * all_slots * inner * d, threads)
         for i in range(slots):
             var slot = Int(slot_of[unsafe_offset=i])
             var row = hidden.unsafe_offset(slot * inner)
@@ -219,7 +220,7 @@ struct Moe:
                     n0, n1, inner,
                 )
 
-        parallel(second, len(active) * out_chunks, all_slots * inner * d)
+        parallel(second, len(active) * out_chunks, all_slots * inner * d, threads)
         for r in range(t):
             var row = py.unsafe_offset(r * d)
             for i in range(0, d, W):

@@ -110,9 +110,7 @@ def _check_shapes(text: TextConfig) -> None:
         f"must be even and at most {limit}",
     )
     heads = text.num_attention_heads
-    _require(
-        heads % text.o_groups == 0, "text_config.o_groups", text.o_groups, f"must divide the {heads} heads"
-    )
+    _require(heads % text.o_groups == 0, "text_config.o_groups", text.o_groups, f"must divide the {heads} heads")
     for experts, chosen in (
         ("n_routed_experts", "num_experts_per_tok"),
         ("dspark_n_routed_experts", "dspark_num_experts_per_tok"),
@@ -137,9 +135,7 @@ def _check_token_ids(config: DeepseekV41Config) -> None:
         "text_config.dspark_noise_token_id",
     ):
         value = _value(config, key)
-        _require(
-            isinstance(value, int) and 0 <= value < size, key, value, f"must be an id below vocab_size {size}"
-        )
+        _require(isinstance(value, int) and 0 <= value < size, key, value, f"must be an id below vocab_size {size}")
 
 
 def _check_layers(text: TextConfig) -> None:
@@ -153,9 +149,7 @@ def _check_layers(text: TextConfig) -> None:
     )
     for layer, ratio in enumerate(ratios):
         allowed = (0, 1, 2) if layer < layers else (0,)
-        _require(
-            ratio in allowed, f"text_config.compress_ratios[{layer}]", ratio, f"supported here: {allowed}"
-        )
+        _require(ratio in allowed, f"text_config.compress_ratios[{layer}]", ratio, f"supported here: {allowed}")
     for name in (
         "kv_source_layer_ids",
         "index_source_layer_ids",
@@ -207,9 +201,7 @@ def _check_candidates(text: TextConfig) -> None:
     key = "text_config.candidate_source_layer_id"
     if source == -1:
         return
-    _require(
-        source in text.kv_source_layer_ids, key, source, "must be one of kv_source_layer_ids, or -1 for none"
-    )
+    _require(source in text.kv_source_layer_ids, key, source, "must be one of kv_source_layer_ids, or -1 for none")
     for name in ("candidate_topk_blocks", "candidate_block_size"):
         _require(getattr(text, name) > 0, f"text_config.{name}", getattr(text, name), "must be positive")
     for layer in filter(text.uses_candidates, range(text.num_hidden_layers)):

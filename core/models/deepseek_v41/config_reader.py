@@ -65,9 +65,7 @@ def read_fields(cls: type[T], content: Mapping[str, object], *, origin: str, pre
     return cls(**values)
 
 
-def _refuse_unknown(
-    content: Mapping[str, object], known: typing.Collection[str], origin: str, prefix: str
-) -> None:
+def _refuse_unknown(content: Mapping[str, object], known: typing.Collection[str], origin: str, prefix: str) -> None:
     for name, value in content.items():
         if name in known or name in BOILERPLATE or (name == "tie_word_embeddings" and value is False):
             continue

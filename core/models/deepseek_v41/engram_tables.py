@@ -84,9 +84,7 @@ class EngramTables:
             heads=text.engram_n_heads,
         )
 
-    def hash_rows(
-        self, ids: NDArray[np.int64], history: NDArray[np.int64] | None = None
-    ) -> NDArray[np.int64]:
+    def hash_rows(self, ids: NDArray[np.int64], history: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Table rows of each token: int64 [tokens, layers, ngrams·heads], offsets included.
 
         Args:
@@ -107,9 +105,7 @@ class EngramTables:
                 for n in range(1, span):
                     mixed = mixed ^ (back[n] * factor[n])
                     part = slice((n - 1) * self.heads, n * self.heads)
-                    rows[:, layer, part] = (
-                        mixed[:, None] % self.primes[layer, part] + self.offsets[layer, part]
-                    )
+                    rows[:, layer, part] = mixed[:, None] % self.primes[layer, part] + self.offsets[layer, part]
         return rows
 
 

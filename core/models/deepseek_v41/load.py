@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from max.driver import CPU, Buffer
 from max.dtype import DType
 from max.engine import InferenceSession
@@ -22,7 +23,7 @@ from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
 from specdecode.core.models.deepseek_v41.unified.digest import graph_digest
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
-from specdecode.core.models.deepseek_v41.weights import derived_arrays, load_weights
+from specdecode.core.models.deepseek_v41.weights import MODE, derived_arrays, load_weights
 from specdecode.core.progress import Progress, Silent
 from specdecode.core.text.tokenizer import TextTokenizer
 
@@ -74,6 +75,8 @@ def load_step_model(
         num_pages = max_batch * -(-(max_length + config.text_config.dspark_block_size) // PAGE_SIZE)
     _check_memory(num_pages, page_bytes(config.text_config, pages))
     weights = load_weights(checkpoint, derived_arrays(config, _hash_constants(checkpoint), exact=True))
+    mode = np.array([1, 1], np.int32)
+    weights[MODE] = Buffer.from_numpy(mode)
     graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs(path)), progress)
     return UnifiedDSparkDeepseekV41Model(
         config,
@@ -82,6 +85,7 @@ def load_step_model(
         leaves=allocate_leaves(config.text_config, pages, num_pages),
         engram_host_buffers=engram_host_buffers(checkpoint),
         max_length=max_length,
+        mode=mode,
     )
 
 

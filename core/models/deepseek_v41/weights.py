@@ -80,7 +80,7 @@ def _derived_types(config: DeepseekV41Config) -> dict[str, tuple[DType, tuple[in
     text = config.text_config
     half = text.qk_rope_head_dim // 2
     types: dict[str, tuple[DType, tuple[int, ...]]] = {
-        MODE: (DType.int32, (1,)),
+        MODE: (DType.int32, (2,)),
         MODEL: (DType.float32, (4,)),
         "derived.inv_freq": (DType.float32, (half,)),
         "derived.inv_freq_compressed": (DType.float32, (half,)),
@@ -101,10 +101,10 @@ def _derived_types(config: DeepseekV41Config) -> dict[str, tuple[DType, tuple[in
 def derived_arrays(
     config: DeepseekV41Config, tables: EngramTables | None, *, exact: bool
 ) -> dict[str, NDArray[np.generic]]:
-    """Values of the derived weights. `exact` switches the model's own activation rounding on."""
+    """Values of the derived weights. `exact` switches the model's own activation rounding on; kernels get one thread."""
     text = config.text_config
     arrays: dict[str, NDArray[np.generic]] = {
-        MODE: np.array([int(exact)], np.int32),
+        MODE: np.array([int(exact), 1], np.int32),
         MODEL: model_settings(text),
         "derived.inv_freq": inverse_frequencies(text, compressed=False),
         "derived.inv_freq_compressed": inverse_frequencies(text, compressed=True),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from max.driver import Buffer
+from numpy.typing import NDArray
 
 from specdecode.core.engine.step import StepResult, StepRow
-from specdecode.core.kernels.settings import PageLayout
+from specdecode.core.engine.threads import ThreadTuner
+from specdecode.core.kernels.settings import THREADS, PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs
 from specdecode.core.models.deepseek_v41.unified.processor import (
@@ -59,6 +62,7 @@ class UnifiedDSparkDeepseekV41Model:
         leaves: the cache leaves [pages, …].
         engram_host_buffers: per Engram layer its table and scales, in the graph's order.
         max_length: the longest sequence to run, prompt and output together.
+        mode: int32 [2], the memory of the weight `derived.mode`; its thread count is set before every step.
     """
 
     batch_processor_cls = UnifiedDSparkDeepseekV41BatchProcessor
@@ -72,6 +76,7 @@ class UnifiedDSparkDeepseekV41Model:
         leaves: Mapping[str, Buffer],
         engram_host_buffers: Sequence[Buffer],
         max_length: int,
+        mode: NDArray[np.int32],
     ) -> None:
         text = config.text_config
         self.config, self.leaves = config, leaves
@@ -83,6 +88,7 @@ class UnifiedDSparkDeepseekV41Model:
         self.block_size = text.dspark_block_size
         self.vocab_size = text.vocab_size
         self.max_length = max_length
+        self._mode, self._threads = mode, ThreadTuner()
         self.lookback_length = text.engram_max_ngram_size - 1 if text.engram_layer_ids else 0
 
     def execute(self, model_inputs: UnifiedDSparkDeepseekV41Inputs) -> UnifiedEagleOutputs:
@@ -93,7 +99,12 @@ class UnifiedDSparkDeepseekV41Model:
 
     def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
         """Run one step and read its results; see `StepModel.step`."""
-        outputs = self.execute(self.batch_processor.prepare(rows, width=width, draft=draft))
+        inputs = self.batch_processor.prepare(rows, width=width, draft=draft)
+        kind = (sum(len(row.tokens) + width for row in rows).bit_length(), draft)
+        threads = self._mode[THREADS] = self._threads.choose(kind)
+        start = time.perf_counter()
+        outputs = self.execute(inputs)
+        self._threads.record(kind, int(threads), time.perf_counter() - start)
         return result_of(outputs, draft=draft)
 
 
