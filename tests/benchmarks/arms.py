@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from unittest import mock
 
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import FinishedEvent, Request
-from specdecode.core.engine.step import StepResult, StepRow
 from specdecode.core.errors import MismatchError
 from specdecode.core.metrics import Acceptance, Round
-from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model, result_of
+from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs
+from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model, UnifiedEagleOutputs
 from tests.benchmarks.spread import Spread
 
 
-class Timed:
-    """A `StepModel` that notes how long the graph itself takes; the rest of a step is the host's."""
+class GraphClock:
+    """Stands in for a model's `execute` and notes how long the graph takes; the rest of a step is the host's."""
 
-    page_size: int
-    num_pages: int
-    block_size: int
-    vocab_size: int
-    max_length: int
-    lookback_length: int
+    def __init__(self, execute: Callable[[UnifiedDSparkDeepseekV41Inputs], UnifiedEagleOutputs]) -> None:
+        self._execute = execute
+        self.seconds = 0.0
 
-    def __init__(self, model: UnifiedDSparkDeepseekV41Model) -> None:
-        self._model = model
-        self.in_graph = 0.0
-        for name in ("page_size", "num_pages", "block_size", "vocab_size", "max_length", "lookback_length"):
-            setattr(self, name, getattr(model, name))
-
-    def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
-        inputs = self._model.batch_processor.prepare(rows, width=width, draft=draft)
+    def __call__(self, inputs: UnifiedDSparkDeepseekV41Inputs) -> UnifiedEagleOutputs:
         before = time.perf_counter()
-        outputs = self._model.execute(inputs)
-        self.in_graph += time.perf_counter() - before
-        return result_of(outputs, draft=draft)
+        outputs = self._execute(inputs)
+        self.seconds += time.perf_counter() - before
+        return outputs
 
 
 @dataclass(kw_only=True)
@@ -71,21 +62,26 @@ class Pass:
 
 def run(model: UnifiedDSparkDeepseekV41Model, requests: Sequence[Request]) -> Pass:
     """Run requests that start together to their ends; the batch shrinks as they end."""
-    new, timed = Pass(), Timed(model)
-    engine = Engine(timed, max_batch=len(requests), token_budget=sum(len(request.prompt) for request in requests))
+    engine = Engine(model, max_batch=len(requests), token_budget=sum(len(request.prompt) for request in requests))
     for request in requests:
         engine.submit(request)
-    done: dict[int, tuple[int, ...]] = {}
+    clock = GraphClock(model.execute)
+    with mock.patch.object(model, "execute", clock):
+        return _steps(engine, clock, len(requests))
+
+
+def _steps(engine: Engine, clock: GraphClock, requests: int) -> Pass:
+    new, done = Pass(), dict[int, tuple[int, ...]]()
     first = True
     while engine.busy:
-        in_graph, rows, before = timed.in_graph, len(requests) - len(done), time.perf_counter()
+        in_graph, rows, before = clock.seconds, requests - len(done), time.perf_counter()
         events = engine.step()
         took = time.perf_counter() - before
         if first:
             new.prompt_seconds += took
         else:
             new.decode_seconds += took
-            new.host_seconds += took - (timed.in_graph - in_graph)
+            new.host_seconds += took - (clock.seconds - in_graph)
             new.steps += 1
             new.rows += rows
         first = False
@@ -93,7 +89,7 @@ def run(model: UnifiedDSparkDeepseekV41Model, requests: Sequence[Request]) -> Pa
             if isinstance(event, FinishedEvent):
                 done[event.request_id] = event.completion.tokens
                 new.rounds += event.completion.rounds
-    new.tokens = [done[place] for place in range(len(requests))]
+    new.tokens = [done[place] for place in range(requests)]
     return new
 
 

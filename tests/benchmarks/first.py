@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from specdecode.core.errors import MismatchError
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph, load_step_model, shipped_graphs
+from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
 from specdecode.core.text.tokenizer import TextTokenizer
 from tests.benchmarks.arms import Comparison, compare, run
 from tests.benchmarks.spread import Company, machine
@@ -101,10 +102,9 @@ def measure(plan: Plan) -> dict[str, object]:
         f"{plan.repeats} repeats, arms in turn; up to {model.block_size} drafts a round\n"
     )
     requests = {t: [ask(p, plan.new_tokens, t, seed) for seed, p in enumerate(prompts)] for t in TEMPERATURES}
-    texts = [
-        [*request.prompt, *output]
-        for request, output in zip(requests[0.0], run(model, requests[0.0]).tokens, strict=True)
-    ]  # the warm-up, too
+    warm_up(model, requests[0.0])
+    outputs = run(model, requests[0.0]).tokens
+    texts = [[*request.prompt, *output] for request, output in zip(requests[0.0], outputs, strict=True)]
     print_heading()
     comparisons = []
     for asked in requests.values():
@@ -129,6 +129,13 @@ def measure(plan: Plan) -> dict[str, object]:
         "seconds": seconds,
         "cores_busy_with_others": others,
     }
+
+
+def warm_up(model: UnifiedDSparkDeepseekV41Model, requests: Sequence[Request]) -> None:
+    """Run both arms at every batch size; the first steps of a kind try out thread counts."""
+    for batch in BATCHES:
+        for width in (0, model.block_size):
+            run(model, [replace(request, draft_tokens=width) for request in requests[:batch]])
 
 
 def traced(config: DeepseekV41Config) -> dict[str, float]:

@@ -11,6 +11,8 @@ from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
 from tests.benchmarks.spread import Spread
 
+WARM_UP = 8  # the first steps of a kind try out thread counts
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
@@ -47,10 +49,12 @@ def step_times(
     model.step([_row(model, t, p, 0, prompt_length, 0) for t, p in zip(texts, pages, strict=True)], width=0, draft=True)
     kinds = [(width, draft) for width in range(model.block_size + 1) for draft in (False, True)]
     taken: dict[tuple[int, bool], list[float]] = {kind: [] for kind in kinds}
-    for _ in range(repeats):
+    for repeat in range(repeats):
+        warm_up = 1 if repeat else WARM_UP
         for width, draft in kinds:
             rows = [_row(model, t, p, prompt_length, 1, width) for t, p in zip(texts, pages, strict=True)]
-            model.step(rows, width=width, draft=draft)
+            for _ in range(warm_up):
+                model.step(rows, width=width, draft=draft)
             times = []
             for _ in range(calls):
                 before = time.perf_counter()
