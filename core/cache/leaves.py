@@ -46,7 +46,7 @@ def allocate_leaves(text: TextConfig, pages: PageLayout, num_pages: int) -> dict
 
 @dataclass(frozen=True, kw_only=True)
 class KVCacheInputs:
-    """One device's cache inputs in graph order: the leaves, cache_lengths uint32 [B], lookup_table uint32 [B, pages]."""
+    """One device's cache inputs in graph order: leaves, cache_lengths uint32 [B], lookup_table uint32 [B, pages]."""
 
     leaves: Mapping[str, Buffer]
     cache_lengths: Buffer

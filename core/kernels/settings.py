@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from specdecode.core.models.deepseek_v41.config import TextConfig
 
-
 EXACT, THREADS = 0, 1
 """Places in the int32 mode tensor: the model's own rounding (1) or plain float32 (0), and threads per kernel."""
 

@@ -129,9 +129,7 @@ class Attention(MLA):
         shared.rows[self.layer] = shared.extend(f"rows{self.layer}", rows, ratio)
         shared.index_keys[self.layer] = shared.extend(f"keys{self.layer}", keys, ratio)
 
-    def select(
-        self, x_BTD: Tensor, latent: Tensor, t: Tensor, visible_TJ: Tensor, shared: Published
-    ) -> Tensor | None:
+    def select(self, x_BTD: Tensor, latent: Tensor, t: Tensor, visible_TJ: Tensor, shared: Published) -> Tensor | None:
         """On an index source, choose compressed rows for this layer and its followers; return the scores."""
         if not hasattr(self, "indexer"):
             return None

@@ -106,9 +106,7 @@ def collect(args: argparse.Namespace) -> Iterator[Document]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shakespeare", type=Path, help="plain text file")
     parser.add_argument("--bible", type=Path, help="plain text file, one verse a line")
     parser.add_argument("--stdlib", type=Path, help="folder of Python 3.11's standard library")

@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 
 @fused
-def gate_and_add(
-    h_BTCD: Tensor, key_BTCD: Tensor, value_BTD: Tensor, weight_CD: Tensor, eps: float
-) -> Tensor:
+def gate_and_add(h_BTCD: Tensor, key_BTCD: Tensor, value_BTD: Tensor, weight_CD: Tensor, eps: float) -> Tensor:
     """Add the value to each copy, gated by how well the copy matches its key."""
     h, key = h_BTCD.float(), key_BTCD.float()
     scale = torch.rsqrt(h.square().mean(-1) + eps) * torch.rsqrt(key.square().mean(-1) + eps)

@@ -56,9 +56,7 @@ def trigram_bits(corpus: Path, texts: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--heldout", type=Path, required=True, help="held-out text, `%%%% source/name` lines")
     parser.add_argument("--corpus", type=Path, help="folder written by data.py, for the trigram")

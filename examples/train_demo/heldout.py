@@ -13,9 +13,7 @@ BYTES_PER_SOURCE, BYTES_PER_DOCUMENT = 14_000, 3_600
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="folder written by data.py")
     parser.add_argument("--out", type=Path, required=True, help="file to write")
     args = parser.parse_args()

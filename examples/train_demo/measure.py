@@ -109,9 +109,7 @@ def acceptance(
     return result, torch.cat(texts)
 
 
-def calibration(
-    scores: list[float], outcomes: list[float], bins: int = 10
-) -> tuple[float, list[list[float]]]:
+def calibration(scores: list[float], outcomes: list[float], bins: int = 10) -> tuple[float, list[list[float]]]:
     """Return the expected calibration error and rows [mean confidence, accepted share, count] by bin."""
     probability = torch.tensor(scores).sigmoid()
     outcome = torch.tensor(outcomes)

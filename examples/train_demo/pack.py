@@ -20,9 +20,7 @@ BOS, EOS = 0, 1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="folder written by data.py")
     parser.add_argument("--model", type=Path, required=True, help="folder that holds tokenizer.json")
     parser.add_argument("--out", type=Path, required=True, help="tokens.npz to write")

@@ -60,9 +60,7 @@ class Recipe:
 class Run:
     """One training run on one device."""
 
-    def __init__(
-        self, corpus: Corpus, config: Config, recipe: Recipe, out: Path, device: torch.device
-    ) -> None:
+    def __init__(self, corpus: Corpus, config: Config, recipe: Recipe, out: Path, device: torch.device) -> None:
         torch.manual_seed(recipe.seed)
         self.corpus, self.recipe, self.out, self.device = corpus, recipe, out, device
         self.rng = np.random.default_rng(recipe.seed)
@@ -203,9 +201,9 @@ class Run:
     def write_own(self) -> None:
         """Let the target continue training crops: two thirds sampled, one third greedy."""
         recipe = self.recipe
-        prompts = torch.from_numpy(
-            crops(self.corpus, recipe.own_rows, 32, self.model.config.vocab_size, self.rng)
-        ).to(self.device)
+        prompts = torch.from_numpy(crops(self.corpus, recipe.own_rows, 32, self.model.config.vocab_size, self.rng)).to(
+            self.device
+        )
         cut = recipe.own_rows * 2 // 3
         seed = int(self.rng.integers(1 << 20))
         parts = [generate(self.model, prompts[:cut], recipe.own_tokens, 1.0, seed)]

@@ -95,9 +95,7 @@ def settings() -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="folder written by data.py")
     parser.add_argument("--out", type=Path, required=True, help="folder for tokenizer.json")
     args = parser.parse_args()

@@ -58,9 +58,7 @@ def train(run: Run, stages: list[str], seconds: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="tokens.npz written by pack.py")
     parser.add_argument("--model", type=Path, required=True, help="folder with config.json")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint and log.json")

@@ -45,8 +45,7 @@ from specdecode.core.errors import DeviceError, ModelError
         ),
         (
             ["generate", "-p", "see <|image|>"],
-            "-p contains an image placeholder (token 264), and images are not supported. "
-            "Remove it from the prompt.",
+            "-p contains an image placeholder (token 264), and images are not supported. Remove it from the prompt.",
         ),
         (
             ["generate", "-p", "x" * 200],
@@ -86,9 +85,7 @@ def test_usage_that_the_parser_refuses(specdecode, arguments):
 def test_an_unknown_model(specdecode):
     result = specdecode("generate", "-p", "x", "--model", "no-such-model", model=False)
     assert result.exit_code == 3
-    assert result.stderr.startswith(
-        "error: no-such-model is neither a checkpoint folder nor a preset. Presets: "
-    )
+    assert result.stderr.startswith("error: no-such-model is neither a checkpoint folder nor a preset. Presets: ")
 
 
 def test_a_folder_that_is_no_checkpoint(specdecode, tmp_path):
@@ -102,9 +99,7 @@ def test_an_unsupported_configuration(specdecode, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
     result = specdecode("generate", "-p", "x", "--model", str(tmp_path), model=False)
     assert result.exit_code == 3
-    assert (
-        result.stderr == f"error: {tmp_path}/config.json: model_type is 'llama'; supported: 'deepseek_v41'.\n"
-    )
+    assert result.stderr == f"error: {tmp_path}/config.json: model_type is 'llama'; supported: 'deepseek_v41'.\n"
 
 
 @pytest.mark.parametrize(

@@ -97,10 +97,7 @@ def test_no_tokens_wanted(specdecode):
 
 def test_speculation_without_a_round_is_said(specdecode):
     result = specdecode("generate", "-p", "x", "--max-tokens", "1")
-    assert (
-        "speculation was on, but no round had a draft to verify: too few tokens were generated"
-        in result.stderr
-    )
+    assert "speculation was on, but no round had a draft to verify: too few tokens were generated" in result.stderr
     assert "nan" not in result.stderr
 
 
@@ -132,8 +129,7 @@ def test_json(specdecode, prompts):
     assert statistics["tokens"] == 24
     assert statistics["acceptance"]["rounds"] == 7
     assert (
-        statistics["acceptance"]["histogram"] == [1, 0, 1, 4, 0][:4]
-        or sum(statistics["acceptance"]["histogram"]) == 7
+        statistics["acceptance"]["histogram"] == [1, 0, 1, 4, 0][:4] or sum(statistics["acceptance"]["histogram"]) == 7
     )
     assert statistics["definitions"] == DEFINITIONS
 
@@ -155,9 +151,7 @@ def test_what_is_asked_of_the_loader(specdecode, prompts):
 
 
 def test_the_context_is_the_models(specdecode):
-    [answer] = json.loads(specdecode("generate", "-p", "x", "--max-tokens", "500", "--json").stdout)[
-        "results"
-    ]
+    [answer] = json.loads(specdecode("generate", "-p", "x", "--max-tokens", "500", "--json").stdout)["results"]
     assert (answer["finish_reason"], len(answer["tokens"])) == ("context", 126)
 
 

@@ -68,11 +68,7 @@ def test_a_reindexing_layer_without_keys_and_a_window_layer_between():
 def test_read_from_a_folder_or_file(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     from_folder = DeepseekV41Config.from_json(tmp_path)
-    assert (
-        from_folder
-        == DeepseekV41Config.from_json(tmp_path / "config.json")
-        == DeepseekV41Config.from_json(CONFIG)
-    )
+    assert from_folder == DeepseekV41Config.from_json(tmp_path / "config.json") == DeepseekV41Config.from_json(CONFIG)
     assert from_folder.quantization_config.weight_block_size == (32, 32)
     assert isinstance(from_folder.text_config.rope_theta, float)
 

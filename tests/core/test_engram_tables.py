@@ -95,9 +95,7 @@ def test_rows_stay_inside_their_part_of_the_table(tables):
 
 def test_another_tokenizer_is_refused(tokenizer):
     wrong = replace(TEXT, engram_compressed_vocab_size=200)
-    with pytest.raises(
-        TokenizerError, match=r"compresses to \d+ classes, but .*engram_compressed_vocab_size is 200"
-    ):
+    with pytest.raises(TokenizerError, match=r"compresses to \d+ classes, but .*engram_compressed_vocab_size is 200"):
         EngramTables.build(wrong, tokenizer)
 
 

@@ -295,7 +295,7 @@ class Oracle:
         self, features: F32, p: int, anchor: int, sample: Callable[[F32, int], int] | None = None
     ) -> tuple[list[int], F32, F32]:
         """Draft ids, logits [block, V] and raw confidences [block] after position p, given features [p + 1, .]."""
-        c, n, block = self.c, self.n, self.c.dspark_block_size
+        c, block = self.c, self.c.dspark_block_size
         m = self.norm(self.linear(features, "mtp.0.main_proj.weight"), "mtp.0.main_norm.weight")
         pos, ctx_pos = p + 1 + np.arange(block), np.arange(p + 1)
         ids = np.array([anchor] + [c.dspark_noise_token_id] * (block - 1))

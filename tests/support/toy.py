@@ -56,17 +56,13 @@ class Tables:
             logits = logits / temperature + gumbel(seed, position, len(logits))
         return int(np.argmax(logits))
 
-    def plain(
-        self, prompt: Sequence[int], count: int, *, seed: int = 0, temperature: float = 0.0
-    ) -> list[int]:
+    def plain(self, prompt: Sequence[int], count: int, *, seed: int = 0, temperature: float = 0.0) -> list[int]:
         """`count` tokens by the definition, one at a time, without an engine or a cache."""
         tokens = list(prompt)
         for position in range(len(prompt), len(prompt) + count):
             before = tokens[-2] if len(tokens) > 1 else 0
             tokens.append(
-                self.sample(
-                    self.target, before, tokens[-1], position=position, seed=seed, temperature=temperature
-                )
+                self.sample(self.target, before, tokens[-1], position=position, seed=seed, temperature=temperature)
             )
         return tokens[len(prompt) :]
 
@@ -145,9 +141,7 @@ class ToyModel:
         return drafts
 
     def _sample(self, row: StepRow, table: NDArray[np.float64], before: int, last: int, position: int) -> int:
-        return self.tables.sample(
-            table, before, last, position=position, seed=row.seed, temperature=row.temperature
-        )
+        return self.tables.sample(table, before, last, position=position, seed=row.seed, temperature=row.temperature)
 
     def _check_lookback(self, row: StepRow) -> None:
         expected = [self._read(row, row.cache_length - 1)] if row.cache_length else []

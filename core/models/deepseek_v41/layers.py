@@ -2,9 +2,9 @@
 
 Every body takes plain values in a fixed order, so that all layers of a kind share one compiled subgraph. A layer is
 two bodies: `enter` (hyper-connection gates, queries, window row) and `leave` (attention, output projection, experts).
-Between them a source compresses and an index source selects. What only writes a cache (compress, context rows) is called
-directly: MAX 26.7 does not compile a subgraph call whose results nobody reads ("'mgp.model' op Expected the number of
-arguments to the 'init' body to match the number of devices").
+Between them a source compresses and an index source selects. What only writes a cache (compress, context rows) is
+called directly: MAX 26.7 does not compile a subgraph call whose results nobody reads ("'mgp.model' op Expected the
+number of arguments to the 'init' body to match the number of devices").
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ INPUTS = ("probe_streams", "probe_pre", "probe_flags", "probe_rows")
 
 
 def probe_input_types(text: TextConfig, device: DeviceRef, rows: str) -> list[TensorType]:
-    """streams [L, M, C, D], pre [L, M, C], flags int32 [L] (set: that layer is fed from the two), rows int32 [M] = 0, 1, ….
+    """streams [L, M, C, D], pre [L, M, C], flags int32 [L] (set: that layer is fed from the two), rows int32 [M].
 
-    The last makes the head read every merged row.
+    The last, 0, 1, …, makes the head read every merged row.
     """
     layers, copies, d = text.num_hidden_layers, text.hc_mult, text.hidden_size
     return [

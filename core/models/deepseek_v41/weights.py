@@ -101,7 +101,7 @@ def _derived_types(config: DeepseekV41Config) -> dict[str, tuple[DType, tuple[in
 def derived_arrays(
     config: DeepseekV41Config, tables: EngramTables | None, *, exact: bool
 ) -> dict[str, NDArray[np.generic]]:
-    """Values of the derived weights. `exact` switches the model's own activation rounding on; kernels get one thread."""
+    """Values of the derived weights: `exact` switches the model's own rounding on; kernels get one thread."""
     text = config.text_config
     arrays: dict[str, NDArray[np.generic]] = {
         MODE: np.array([int(exact), 1], np.int32),

@@ -37,9 +37,7 @@ def test_e4m3_landmarks():
 
 def test_every_e4m3_code_survives_a_round_trip():
     values = formats.e4m3_to_f32(ALL_BYTES)
-    assert np.array_equal(
-        formats.f32_to_e4m3(values), np.where(np.isnan(values), ALL_BYTES | 0x7F, ALL_BYTES)
-    )
+    assert np.array_equal(formats.f32_to_e4m3(values), np.where(np.isnan(values), ALL_BYTES | 0x7F, ALL_BYTES))
 
 
 @given(value=st.one_of(finite, st.floats(-(2.0**-5), 2.0**-5, width=32)))
@@ -114,9 +112,7 @@ def test_block_scales_belong_to_their_block():
 
 
 def test_a_matrix_need_not_fill_its_last_blocks():
-    values = formats.dequantize_fp8_blocks(
-        np.full((40, 33), 0x38, np.uint8), np.array([[127, 128]] * 2, np.uint8)
-    )
+    values = formats.dequantize_fp8_blocks(np.full((40, 33), 0x38, np.uint8), np.array([[127, 128]] * 2, np.uint8))
     assert values.shape == (40, 33)
     assert values[:, 32].tolist() == [2.0] * 40
 

@@ -146,9 +146,7 @@ def test_a_wrong_shape_or_type(folder, spec, found):
             tensors["layers.0.attn.wq_a.weight"] = (spec, bytes(1024))
 
     rewrite(folder, change)
-    refused(
-        folder, rf"layers\.0\.attn\.wq_a\.weight is {found}, but config\.json asks for F8_E4M3 \[32, 32\]"
-    )
+    refused(folder, rf"layers\.0\.attn\.wq_a\.weight is {found}, but config\.json asks for F8_E4M3 \[32, 32\]")
 
 
 def test_a_short_shard(folder):
@@ -156,9 +154,7 @@ def test_a_short_shard(folder):
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.truncate(size - 100)
-    refused(
-        folder, rf"00002-of-00002\.safetensors has {size - 100} bytes, and its header says .* 100 are missing"
-    )
+    refused(folder, rf"00002-of-00002\.safetensors has {size - 100} bytes, and its header says .* 100 are missing")
 
 
 @pytest.mark.parametrize("size", [0, 5, 300])

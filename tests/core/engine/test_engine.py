@@ -116,9 +116,7 @@ def test_stop_inside_a_block_ends_the_output_there(width):
     for place in range(12):
         stop = plain[place]
         first = plain.index(stop)
-        [done] = complete(
-            ToyModel(PERFECT), [request(max_tokens=20, stop_ids=frozenset({stop}), draft_tokens=width)]
-        )
+        [done] = complete(ToyModel(PERFECT), [request(max_tokens=20, stop_ids=frozenset({stop}), draft_tokens=width)])
         assert done.tokens == plain[: first + 1]
         assert done.reason is FinishReason.STOP
 

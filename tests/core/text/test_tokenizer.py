@@ -22,9 +22,7 @@ def tokenizer(tmp_path_factory):
 
 
 def open_in(folder, **changes) -> TextTokenizer:
-    return TextTokenizer.open(
-        folder, **{"bos": BOS, "eos": EOS, "image": IMAGE, "vocab_size": 266, **changes}
-    )
+    return TextTokenizer.open(folder, **{"bos": BOS, "eos": EOS, "image": IMAGE, "vocab_size": 266, **changes})
 
 
 def stream(tokenizer, blocks) -> str:
