@@ -47,7 +47,8 @@ class Trajectory:
             new.snapshots.append(
                 {name: np.nan_to_num(leaf[list(pages)], nan=7.0) for name, leaf in leaves_of(model).items()}
             )
-            result, logits = run(model, [new.row(at)], width=0, draft=False)
+            # A step that drafts keeps the drafter's context too, without which later drafts depend on where it began.
+            result, logits = run(model, [new.row(at)], width=0, draft=True)
             assert result.finite[0]
             new.logits[at + 1] = logits[0, 0].tobytes()
             if at + 1 == len(new.tokens):
