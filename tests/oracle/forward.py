@@ -19,7 +19,8 @@ Weights = Callable[[str], F32]
 
 
 def sigmoid(x: F32) -> F32:
-    return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32)
+    with np.errstate(over="ignore"):  # an infinite exponential is a gate of 0
+        return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32)
 
 
 def rms(x: F32, weight: F32 | None, eps: float) -> F32:
@@ -112,7 +113,8 @@ class Oracle:
             den = den * fade + p.sum(-1)
             acc = acc * fade[:, None] + self.n.bf16(p) @ keys_NK[i : i + 64]
             top = new
-        return self.n.bf16(acc / (den + np.exp(sink_H - top))[:, None])
+        with np.errstate(over="ignore"):  # a sink far above all keys takes everything
+            return self.n.bf16(acc / (den + np.exp(sink_H - top))[:, None])
 
     def queries(self, x: F32, pos: NDArray[np.int64], p: str, ratio: int) -> tuple[F32, F32]:
         lora = self.norm(self.linear(x, f"{p}.wq_a.weight"), f"{p}.q_norm.weight")
