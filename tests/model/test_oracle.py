@@ -1,4 +1,4 @@
-"""The compiled step against the NumPy oracle: plain float32 value by value, the model's own arithmetic statistically."""
+"""The compiled step against the NumPy oracle: float32 value by value, the model's own arithmetic statistically."""
 
 from __future__ import annotations
 
