@@ -43,21 +43,22 @@ def check(path: Path, mode: str) -> bool:
     print(runner.info, flush=True)
     (Fp32Check if mode == "fp32" else ExactCheck)(folder, runner, report).run()
     print("\n".join(report.lines()))
-    if folder.absent:
-        print(f"skipped where the folder has no tensor for a prompt: {', '.join(sorted(folder.absent))}")
+    print("\n".join(folder.skipped()))
     print("all within bounds" if report.ok else "OUT OF BOUNDS")
     return report.ok
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="checkpoint folder with golden.safetensors and golden.json")
     parser.add_argument("--mode", choices=("fp32", "exact"), help="default: both")
     args = parser.parse_args()
+    if not args.folder.is_dir():
+        parser.error(f"{args.folder} is not a folder")
     try:
         results = [check(args.folder, mode) for mode in ([args.mode] if args.mode else ["fp32", "exact"])]
     except SpecdecodeError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
     return 0 if all(results) else 1
 

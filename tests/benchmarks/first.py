@@ -87,7 +87,7 @@ def measure(plan: Plan) -> dict[str, object]:
     print(f"machine: {where['cpu']}, {where['cores']} cores")
     print(f"MAX {where['max']}, Python {where['python']}")
     folder = preset_folders()["demo"]
-    store = Remembering(shipped=shipped_graphs(folder))
+    store = Remembering(shipped=shipped_graphs())
     length = PROMPT_LENGTH + plan.new_tokens
     model = load_step_model(folder, max_length=length, max_batch=max(BATCHES), store=store)
     load_seconds = time.perf_counter() - start

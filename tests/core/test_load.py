@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,12 +34,16 @@ def test_caches_beyond_the_memory_are_refused_in_numbers(tmp_path):
         load.load_step_model(folder, max_length=8, num_pages=10**9)
 
 
-def test_only_an_embedded_checkpoint_brings_graphs(tmp_path):
+def test_a_copy_of_the_demo_runs_the_shipped_graph_and_never_its_own(tmp_path, monkeypatch):
+    """A graph is native code: the installation's is run, not one that lies in the checkpoint's folder."""
     from specdecode.core.checkpoint.locate import preset_folders
 
-    assert load.shipped_graphs(tmp_path) is None
-    for folder in preset_folders().values():
-        assert load.shipped_graphs(folder) == folder / "graphs"
+    monkeypatch.setenv("SPECDECODE_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "copy"
+    shutil.copytree(preset_folders()["demo"], folder, ignore=shutil.ignore_patterns("*.mef"))
+    (folder / "graphs" / "step.x86-64-v3.mef").write_bytes(b"foreign code")
+    assert load.load_step_model(folder, max_length=32).max_length == 32
+    assert not (tmp_path / "cache").exists()  # nothing had to be compiled
 
 
 def test_engram_tables_are_mapped_not_copied(tmp_path):

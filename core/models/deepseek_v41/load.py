@@ -77,7 +77,7 @@ def load_step_model(
     weights = load_weights(checkpoint, derived_arrays(config, _hash_constants(checkpoint), exact=True))
     mode = np.array([1, 1], np.int32)
     weights[MODE] = Buffer.from_numpy(mode)
-    graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs(path)), progress)
+    graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs()), progress)
     return UnifiedDSparkDeepseekV41Model(
         config,
         graph,
@@ -153,13 +153,12 @@ def _hash_constants(checkpoint: Checkpoint) -> EngramTables | None:
     return EngramTables.build(config.text_config, tokenizer.backend)
 
 
-def shipped_graphs(path: Path) -> Path | None:
-    """Where a checkpoint's ready-made graphs lie: only an embedded one has them.
+def shipped_graphs() -> Path:
+    """The ready-made graphs of this installation, for any checkpoint whose graph is the same, a copy of the demo say.
 
-    A graph is native code, so those that came with some other folder are not run.
+    A graph is native code, so one that came with some other folder is not run.
     """
-    embedded = any(path.resolve() == folder.resolve() for folder in preset_folders().values())
-    return path / "graphs" if embedded else None
+    return preset_folders()["demo"] / "graphs"
 
 
 def _check_memory(num_pages: int, page: int) -> None:
