@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from specdecode.cli import loading, report
+from specdecode.cli.interrupts import raised_interrupts
 from specdecode.cli.ordered import OrderedTexts
 from specdecode.cli.output import Output
 from specdecode.core.checkpoint.locate import locate_model
@@ -91,8 +92,9 @@ class _Run:
         number = {request_id: place for place, request_id in enumerate(ids)}
         interrupted = False
         try:
-            for event in self._engine.run():
-                self._take(event, number[event.request_id])
+            with raised_interrupts():
+                for event in self._engine.run():
+                    self._take(event, number[event.request_id])
         except KeyboardInterrupt:
             interrupted = True
         self._report(interrupted)
