@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
+from specdecode.cli.streams import discard_stdout
 from specdecode.core.errors import ExitCode, SpecdecodeError
 
 
@@ -23,7 +23,7 @@ def reported_errors(*, debug: bool) -> Iterator[None]:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except BrokenPipeError:
         # Whoever read the output has seen enough. Python must not complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         raise typer.Exit(ExitCode.FAILURE) from None
     except SpecdecodeError as error:
         if debug:

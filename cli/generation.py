@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from dataclasses import dataclass
@@ -158,13 +159,20 @@ class _Run:
 
 
 def _prompts(settings: Settings) -> list[Prompt]:
-    prompts = [] if settings.source is None else read_prompts(settings.source, sys.stdin.buffer)
+    prompts = [] if settings.source is None else _read(settings.source)
     prompts += [Prompt(text=text, origin="-p") for text in settings.texts]
     if not prompts:
         raise UsageError(
             "There is no prompt. Name a file with one prompt a line, - for standard input, or use -p TEXT."
         )
     return prompts
+
+
+def _read(source: str) -> list[Prompt]:
+    if source == "-" and sys.stdin is None:
+        raise UsageError("Standard input is closed, so - has no prompts to read. Name a file or use -p TEXT.")
+    stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer
+    return read_prompts(source, stdin)
 
 
 def _check_devices(devices: str) -> None:

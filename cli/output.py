@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from specdecode.cli.streams import StandardOutputError, discard_stdout, printable
+
 _TICKS_PER_LINE = 30  # without a terminal, a line of its own this many ticks (seconds) apart
 
 
@@ -45,14 +47,14 @@ class Output:
 
     def text(self, piece: str) -> None:
         """A piece of the result."""
-        self._close_line()
-        self._stdout.write(_printable(piece, self._stdout))
-        self._stdout.flush()
+        self._write(printable(piece, self._stdout))
 
     def document(self, content: Mapping[str, object]) -> None:
         """The result as one JSON document."""
-        self._close_line()
-        print(json.dumps(content, ensure_ascii=False, allow_nan=False), file=self._stdout, flush=True)
+        line = json.dumps(content, ensure_ascii=False, allow_nan=False)
+        if printable(line, self._stdout) != line:
+            line = json.dumps(content, allow_nan=False)
+        self._write(f"{line}\n")
 
     def note(self, message: str) -> None:
         """A lasting line beside the result."""
@@ -62,7 +64,7 @@ class Output:
     def error(self, message: str) -> None:
         """A lasting line that is shown even to those who want quiet."""
         self._close_line()
-        print(_printable(message, self._stderr), file=self._stderr, flush=True)
+        print(printable(message, self._stderr), file=self._stderr, flush=True)
 
     def tick(self, message: str, seconds: float) -> None:
         """What takes long: one line that is overwritten on a terminal, an occasional line elsewhere."""
@@ -75,13 +77,18 @@ class Output:
         elif round(seconds) % _TICKS_PER_LINE == 1:
             print(line, file=self._stderr, flush=True)
 
+    def _write(self, piece: str) -> None:
+        self._close_line()
+        try:
+            self._stdout.write(piece)
+            self._stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            discard_stdout()
+            raise StandardOutputError(error) from None
+
     def _close_line(self) -> None:
         if self._line_open:
             print("\r\x1b[K", end="", file=self._stderr, flush=True)
             self._line_open = False
-
-
-def _printable(text: str, stream: TextIO) -> str:
-    """The text with what the stream's encoding lacks replaced by question marks."""
-    encoding = stream.encoding or "utf-8"
-    return text.encode(encoding, errors="replace").decode(encoding)
