@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specdecode.cli.generate import EXAMPLES, HELP, generate
+from specdecode.cli.program import Program
 
 
 def make_app(*, panels: bool = True) -> typer.Typer:
@@ -17,6 +18,7 @@ def make_app(*, panels: bool = True) -> typer.Typer:
     """
     app = typer.Typer(
         name="specdecode",
+        cls=Program,
         help="DeepSeek-V4.1 with its DSpark drafter: the same tokens as without speculation, only sooner.",
         no_args_is_help=True,
         add_completion=False,
