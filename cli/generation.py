@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from specdecode.cli import loading, report
 from specdecode.cli.interrupts import raised_interrupts
@@ -47,6 +48,8 @@ def run(settings: Settings) -> ExitCode:
 def _run(settings: Settings, output: Output) -> ExitCode:
     prompts = _prompts(settings)
     _check_devices(settings.devices)
+    if not settings.model:
+        raise UsageError("--model is empty. Name a checkpoint folder or a preset.")
     path = locate_model(settings.model)
     config = DeepseekV41Config.from_json(path)
     tokenizer = TextTokenizer.open(
@@ -172,7 +175,13 @@ def _read(source: str) -> list[Prompt]:
     if source == "-" and sys.stdin is None:
         raise UsageError("Standard input is closed, so - has no prompts to read. Name a file or use -p TEXT.")
     stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer
-    return read_prompts(source, stdin)
+    try:
+        return read_prompts(source, stdin)
+    except UsageError:
+        file = Path(source)
+        if file.is_file() and not file.read_bytes():
+            raise UsageError(f"{source} is empty. Write one prompt a line.") from None
+        raise
 
 
 def _check_devices(devices: str) -> None:

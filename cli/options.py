@@ -19,7 +19,12 @@ ModelOption = Annotated[
 ]
 DevicesOption = Annotated[
     str,
-    typer.Option("--devices", metavar="cpu|gpu:N", help="Where to run: cpu, or one GPU.", rich_help_panel=_RUNNING),
+    typer.Option(
+        "--devices",
+        metavar="cpu|gpu:N",
+        help="Where to run. This version runs on cpu only and refuses gpu:N.",
+        rich_help_panel=_RUNNING,
+    ),
 ]
 BatchSizeOption = Annotated[
     int,
@@ -51,7 +56,7 @@ SeedOption = Annotated[
         "--seed",
         metavar="N",
         min=0,
-        help="Key of the draws: the same prompt and seed give the same text.",
+        help="Key of the draws, 0 to 2^64 - 1: the same prompt and seed give the same text.",
         rich_help_panel=_SAMPLING,
     ),
 ]
@@ -60,8 +65,8 @@ DraftTokensOption = Annotated[
     typer.Option(
         "--draft-tokens",
         metavar="N",
-        help="Drafts per round, 0 for plain decoding. It changes the speed, never the text. "
-        "Default: what the checkpoint says (dspark_block_size).",
+        help="Drafts per round, from 0 for plain decoding to what the checkpoint's drafter makes "
+        "(dspark_block_size), which is the default. It changes the speed, never the text.",
         show_default=False,
         rich_help_panel=_SPECULATION,
     ),

@@ -29,7 +29,7 @@ def summary(completions: Sequence[Completion], *, width: int) -> list[str]:
     lines = [f"{_count(len(completions), 'prompt')}, {_count(tokens, 'token')}, {_count(acceptance.rounds, 'round')}"]
     if acceptance.rounds:
         lines += _acceptance_lines(acceptance)
-    elif width:
+    elif width and tokens:
         lines.append("speculation was on, but no round had a draft to verify: too few tokens were generated")
     first = median(_some(c.timing.first_token for c in completions))
     each = median(_some(c.timing.per_token for c in completions))

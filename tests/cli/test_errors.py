@@ -98,6 +98,19 @@ def test_nothing_asked_for_is_help():
     assert "generate  Continue prompts." in result.stderr
 
 
+def test_an_empty_model(specdecode):
+    result = specdecode("generate", "-p", "x", "--model", "", model=False)
+    message = "error: --model is empty. Name a checkpoint folder or a preset.\n"
+    assert (result.exit_code, result.stderr) == (2, message)
+
+
+def test_an_empty_file_of_prompts(specdecode, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.touch()
+    result = specdecode("generate", str(file))
+    assert (result.exit_code, result.stderr) == (2, f"error: {file} is empty. Write one prompt a line.\n")
+
+
 def test_an_unknown_model(specdecode):
     result = specdecode("generate", "-p", "x", "--model", "no-such-model", model=False)
     assert result.exit_code == 3

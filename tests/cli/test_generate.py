@@ -90,8 +90,9 @@ def test_quiet_says_nothing_on_standard_error(specdecode, prompts):
 
 
 def test_no_tokens_wanted(specdecode):
-    result = specdecode("generate", "-p", "x", "--max-tokens", "0", "-q")
+    result = specdecode("generate", "-p", "x", "--max-tokens", "0")
     assert (result.exit_code, result.stdout) == (0, "\n")
+    assert "speculation was on" not in result.stderr
     assert specdecode.models[0].steps == []
 
 

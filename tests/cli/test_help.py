@@ -59,6 +59,13 @@ def test_help_costs_at_most_150_ms():
     assert cpu_seconds([*COMMAND, "--help"]) - cpu_seconds([sys.executable, "-c", "pass"]) <= 0.150
 
 
+def test_the_limits_of_options_are_said():
+    text = " ".join(CliRunner().invoke(make_app(panels=False), ["generate", "--help"]).stdout.split())
+    assert "Key of the draws, 0 to 2^64 - 1:" in text
+    assert "from 0 for plain decoding to what the checkpoint's drafter makes (dspark_block_size)" in text
+    assert "This version runs on cpu only" in text
+
+
 @pytest.mark.parametrize("panels", [False, True])
 def test_the_options_of_generate(panels, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
