@@ -70,9 +70,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer prompts and repeats, no tracing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save everything that was measured")
+    parser.add_argument("--new-tokens", type=int, metavar="N", help="tokens per request (64, with --quick 32)")
     options = parser.parse_args()
+    plan = QUICK if options.quick else FULL
+    if options.new_tokens is not None:
+        plan = replace(plan, new_tokens=options.new_tokens)
     try:
-        document = measure(QUICK if options.quick else FULL)
+        document = measure(plan)
     except MismatchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
