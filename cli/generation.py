@@ -52,13 +52,7 @@ def _run(settings: Settings, output: Output) -> ExitCode:
         raise UsageError("--model is empty. Name a checkpoint folder or a preset.")
     path = locate_model(settings.model)
     config = DeepseekV41Config.from_json(path)
-    tokenizer = TextTokenizer.open(
-        path,
-        bos=config.bos_token_id,
-        eos=config.eos_token_id,
-        image=config.image_token_id,
-        vocab_size=config.text_config.vocab_size,
-    )
+    tokenizer = TextTokenizer.of(path, config)
     width = _width(settings, config)
     requests = [_request(prompt, tokenizer, settings, width, config) for prompt in prompts]
     longest = max(len(r.prompt) for r in requests) + settings.max_tokens

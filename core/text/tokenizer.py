@@ -18,6 +18,8 @@ from specdecode.core.errors import TokenizerError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+
 
 class TextTokenizer:
     """A checkpoint's tokenizer with the ids that the configuration gives a meaning.
@@ -56,6 +58,17 @@ class TextTokenizer:
         except Exception as error:  # tokenizers raises bare Exception
             raise TokenizerError(f"{path} cannot be read: {error}. Download it again.") from None
         return cls(backend, bos=bos, eos=eos, image=image, vocab_size=vocab_size, origin=str(path))
+
+    @classmethod
+    def of(cls, folder: Path, config: DeepseekV41Config) -> TextTokenizer:
+        """The tokenizer of a checkpoint folder with the special ids of its configuration; raises as `open` does."""
+        return cls.open(
+            folder,
+            bos=config.bos_token_id,
+            eos=config.eos_token_id,
+            image=config.image_token_id,
+            vocab_size=config.text_config.vocab_size,
+        )
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, with the begin-of-sequence id in front, once."""

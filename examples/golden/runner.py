@@ -13,7 +13,6 @@ from max.dtype import DType
 from max.engine import InferenceSession
 from max.graph import DeviceRef
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from specdecode.core.cache.leaves import LEAVES, allocate_leaves
 from specdecode.core.checkpoint.reader import Checkpoint
@@ -22,6 +21,7 @@ from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
 from specdecode.core.models.deepseek_v41.unified.driver import build_graph
 from specdecode.core.models.deepseek_v41.weights import derived_arrays, load_weights, to_buffer
+from specdecode.core.text.tokenizer import TextTokenizer
 
 PAGE_SIZE = 16
 Array = NDArray[Any]
@@ -47,7 +47,7 @@ class Runner:
         self.leaves = allocate_leaves(self.text, self.pages, slots * self.slot_pages)
         tables = None
         if self.text.engram_layer_ids:
-            tables = EngramTables.build(self.text, Tokenizer.from_file(str(checkpoint.path / "tokenizer.json")))
+            tables = EngramTables.build(self.text, TextTokenizer.of(checkpoint.path, checkpoint.config).backend)
         graph, self.names = build_graph(self.config, self.pages, DeviceRef.CPU(), probe=True)
         digest = hashlib.sha256(str(graph).encode()).hexdigest()
         self.model, self.info = GraphStore().load(

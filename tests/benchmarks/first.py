@@ -151,13 +151,7 @@ def traced(config: DeepseekV41Config) -> dict[str, float]:
 
 def held_out(folder: Path, config: DeepseekV41Config, count: int) -> list[tuple[int, ...]]:
     """The beginnings of held-out pieces, from each source in turn."""
-    tokenizer = TextTokenizer.open(
-        folder,
-        bos=config.bos_token_id,
-        eos=config.eos_token_id,
-        image=config.image_token_id,
-        vocab_size=config.text_config.vocab_size,
-    )
+    tokenizer = TextTokenizer.of(folder, config)
     by_source: dict[str, list[str]] = {}
     for piece in (folder / "heldout.txt").read_text(encoding="utf-8").split("%%% ")[1:]:
         name, _, text = piece.partition("\n")

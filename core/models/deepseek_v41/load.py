@@ -143,14 +143,7 @@ def _hash_constants(checkpoint: Checkpoint) -> EngramTables | None:
     config = checkpoint.config
     if not config.text_config.engram_layer_ids:
         return None
-    tokenizer = TextTokenizer.open(
-        checkpoint.path,
-        bos=config.bos_token_id,
-        eos=config.eos_token_id,
-        image=config.image_token_id,
-        vocab_size=config.text_config.vocab_size,
-    )
-    return EngramTables.build(config.text_config, tokenizer.backend)
+    return EngramTables.build(config.text_config, TextTokenizer.of(checkpoint.path, config).backend)
 
 
 def shipped_graphs() -> Path:
