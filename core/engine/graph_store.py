@@ -95,6 +95,18 @@ class GraphStore:
         MefFile.cached(self._cache, key).write(compiled.export_mef, Manifest.of(key, info), progress)
         return session.init(compiled, weights_registry=weights_registry), _told(info, progress)
 
+    def make(
+        self, session: InferenceSession, key: GraphKey, build: Callable[[], Graph], progress: Progress
+    ) -> GraphInfo:
+        """See to it that the cache has a graph. Nothing is initialised, so its device may be absent."""
+        file = MefFile.cached(self._cache, key)
+        manifest = file.manifest_for(key, progress)
+        if manifest is not None:
+            return _told(GraphInfo(source="cache", **manifest.cost(key)), progress)
+        compiled, info = _compile(session, key, build, progress)
+        file.write(compiled.export_mef, Manifest.of(key, info), progress)
+        return _told(info, progress)
+
     def compile_into(
         self,
         session: InferenceSession,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -54,6 +55,12 @@ def cpu_target() -> str:
     return f"{machine}-{hashlib.sha256(' '.join(sorted(flags)).encode()).hexdigest()[:8]}"
 
 
+def gpu_architecture(device: Device) -> str:
+    """A GPU's architecture by one name: NVIDIA's sm_90 and sm_90a are the same chips."""
+    name = str(device.architecture_name)
+    return re.sub(r"^(sm_\d+)[a-z]$", r"\1", name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphKey:
     """What a compiled graph depends on; two equal keys may share a MEF.
@@ -75,7 +82,8 @@ class GraphKey:
         """The key for this machine, with the installed MAX; `device` is the GPU, if any."""
         target = cpu_target()
         if device is not None and device.label != "cpu":
-            target += f"+{device.api}-{device.architecture_name}"
+            target += f"+{device.api}-{gpu_architecture(device)}"
+            target += f"-{device.id}" if device.id else ""  # a graph names its device by number
         return cls(name=name, digest=digest, target=target, max_version=version("max"))
 
     @property

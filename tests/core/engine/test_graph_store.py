@@ -110,6 +110,18 @@ def test_shipped_graphs_come_first_and_are_not_written_to(store, tmp_path):
     assert {p: p.read_bytes() for p in shipped.iterdir()} == before
 
 
+def test_a_graph_made_for_an_absent_device_is_found_in_the_cache(store):
+    class Absent(FakeSession):
+        def init(self, compiled, *, weights_registry=None):
+            raise AssertionError("there is no such device here")
+
+    session, key = Absent(), replace(KEY, target="x86-64-v3+cuda-sm_90")
+    assert store.make(session, key, build, Recorder()).source == "compiled"
+    assert store.make(session, key, build, Recorder()).source == "cache"
+    assert session.compiled == 1
+    assert load(store, key)[1].source == "cache"
+
+
 @pytest.mark.parametrize("change", [{"digest": "d2"}, {"target": "aarch64-1"}, {"max_version": "26.8.0"}])
 def test_a_file_under_the_right_name_with_another_manifest_is_not_used(store, tmp_path, change):
     store.compile_into(FakeSession(), KEY, build, tmp_path / "shipped", Recorder())
@@ -211,8 +223,14 @@ def test_only_a_cpu_with_all_of_v3_uses_portable_code(monkeypatch, machine, lack
 
 
 def test_a_gpu_is_part_of_the_key():
-    gpu = SimpleNamespace(label="gpu", api="cuda", architecture_name="sm_90a")
-    assert GraphKey.here("step", "d", gpu).target.endswith("+cuda-sm_90a")
+    def target(architecture, number=0):
+        gpu = SimpleNamespace(label="gpu", api="cuda", architecture_name=architecture, id=number)
+        return GraphKey.here("step", "d", gpu).target
+
+    assert target("sm_90a").endswith("+cuda-sm_90")
+    assert target("sm_90a") == target("sm_90")
+    assert target("sm_90a") != target("sm_100a")
+    assert target("sm_90a", 1).endswith("+cuda-sm_90-1")
     assert GraphKey.here("step", "d", SimpleNamespace(label="cpu")) == GraphKey.here("step", "d")
 
 
