@@ -7,6 +7,7 @@ all pages that it can ever need when it starts, so it never stops half-way for l
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 from specdecode.core.errors import DeviceError
 
@@ -56,7 +57,7 @@ class PageAllocator:
         self._used.update(pages)
         return pages
 
-    def free(self, pages: list[int]) -> None:
+    def free(self, pages: Iterable[int]) -> None:
         """Take pages back; each must have been handed out and not yet returned."""
         for page in pages:
             if page not in self._used:

@@ -33,7 +33,7 @@ class Sequence:
     submitted: float
     tokens: list[int]
     cache_length: int = 0
-    pages: list[int] = field(default_factory=list)
+    pages: tuple[int, ...] = ()
     drafts: list[int] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     first_token: float | None = None
@@ -120,7 +120,7 @@ class Scheduler:
         else:
             self._waiting.remove(sequence)
         self._pages.free(sequence.pages)
-        sequence.pages = []
+        sequence.pages = ()
 
     def find(self, request_id: int) -> Sequence | None:
         """The waiting or running sequence with this id."""
@@ -146,7 +146,7 @@ class Scheduler:
         return StepRow(
             tokens=s.tokens[start : start + work.count],
             cache_length=start,
-            pages=tuple(s.pages),
+            pages=s.pages,
             draft_tokens=work.drafts,
             lookback=s.tokens[max(0, start - self._model.lookback_length) : start],
             seed=s.request.seed,
@@ -160,7 +160,7 @@ class Scheduler:
             if pages is None:
                 return
             sequence = self._waiting.popleft()
-            sequence.pages = pages
+            sequence.pages = tuple(pages)
             self._running.append(sequence)
 
     def _positions(self, sequence: Sequence) -> int:

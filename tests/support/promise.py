@@ -71,8 +71,7 @@ class Watched:
             setattr(self, name, getattr(model, name))
 
     def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
-        inputs = self.model.batch_processor.prepare(self.given(rows), width=width, draft=draft)
-        outputs = self.model.execute(inputs)
+        outputs = self.model.run(self.given(rows), width=width, draft=draft)
         logits = outputs.logits.to_numpy().reshape(len(rows), width + 1, self.model.vocab_size)
         logits, result = self.changed(rows, logits, result_of(outputs, draft=draft))
         self.accepted.update(result.num_accepted.tolist())

@@ -22,6 +22,7 @@ from specdecode.core.models.deepseek_v41.unified.processor import (
 )
 
 if TYPE_CHECKING:
+    from max.driver import Device
     from max.engine import Model
 
 
@@ -62,7 +63,9 @@ class UnifiedDSparkDeepseekV41Model:
         leaves: the cache leaves [pages, …].
         engram_host_buffers: per Engram layer its table and scales, in the graph's order.
         max_length: the longest sequence to run, prompt and output together.
-        mode: int32 [2], the memory of the weight `derived.mode`; its thread count is set before every step.
+        mode: int32 [2], the memory of the weight `derived.mode`; its thread count is set before every step. None
+            where kernels have no thread count.
+        device: where inputs are staged to; None on the CPU.
     """
 
     batch_processor_cls = UnifiedDSparkDeepseekV41BatchProcessor
@@ -76,12 +79,15 @@ class UnifiedDSparkDeepseekV41Model:
         leaves: Mapping[str, Buffer],
         engram_host_buffers: Sequence[Buffer],
         max_length: int,
-        mode: NDArray[np.int32],
+        mode: NDArray[np.int32] | None = None,
+        device: Device | None = None,
     ) -> None:
         text = config.text_config
         self.config, self.leaves = config, leaves
         self._graph, self._tables = graph, tuple(engram_host_buffers)
-        runtime = BatchRuntime(leaves=leaves, page_size=pages.page_size, num_draft_tokens=text.dspark_block_size)
+        runtime = BatchRuntime(
+            leaves=leaves, page_size=pages.page_size, num_draft_tokens=text.dspark_block_size, device=device
+        )
         self.batch_processor = self.batch_processor_cls(config, runtime)
         self.page_size = pages.page_size
         self.num_pages = int(leaves["window"].shape[0])
@@ -93,19 +99,29 @@ class UnifiedDSparkDeepseekV41Model:
 
     def execute(self, model_inputs: UnifiedDSparkDeepseekV41Inputs) -> UnifiedEagleOutputs:
         """Run one step, binding the Engram tables as graph inputs after the batch's own, in order."""
+        return UnifiedEagleOutputs(*self._graph.execute(*self.bind(model_inputs)))
+
+    def bind(self, model_inputs: UnifiedDSparkDeepseekV41Inputs) -> tuple[Buffer, ...]:
+        """Every graph input of a step, the Engram tables included."""
         if not model_inputs.engram_host_buffers:
             model_inputs.engram_host_buffers = self._tables
-        return UnifiedEagleOutputs(*self._graph.execute(*model_inputs.buffers))
+        return model_inputs.buffers
 
-    def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
-        """Run one step and read its results; see `StepModel.step`."""
+    def run(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> UnifiedEagleOutputs:
+        """Run one step as `step` does; its outputs stay where they are."""
         inputs = self.batch_processor.prepare(rows, width=width, draft=draft)
+        if self._mode is None:
+            return self.execute(inputs)
         kind = (sum(len(row.tokens) + width for row in rows).bit_length(), draft)
         threads = self._mode[THREADS] = self._threads.choose(kind)
         start = time.perf_counter()
         outputs = self.execute(inputs)
         self._threads.record(kind, int(threads), time.perf_counter() - start)
-        return result_of(outputs, draft=draft)
+        return outputs
+
+    def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
+        """Run one step and read its results; see `StepModel.step`."""
+        return result_of(self.run(rows, width=width, draft=draft), draft=draft)
 
 
 def result_of(outputs: UnifiedEagleOutputs, *, draft: bool) -> StepResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from max.driver import Buffer
@@ -15,6 +15,9 @@ from specdecode.core.cache.leaves import KVCacheInputs
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs, no_images
+
+if TYPE_CHECKING:
+    from max.driver import Device
 
 _SEEDS = 1 << 64
 
@@ -29,6 +32,7 @@ class BatchRuntime:
         engram_host_buffers: the Engram tables and scales in graph order; bound by the model when empty.
         num_draft_tokens: draft positions K of `prepare_initial_token_inputs`.
         draft: whether its steps draft the next block.
+        device: where the inputs are staged to; None on the CPU.
     """
 
     leaves: Mapping[str, Buffer]
@@ -36,6 +40,7 @@ class BatchRuntime:
     engram_host_buffers: Sequence[Buffer] = ()
     num_draft_tokens: int = 0
     draft: bool = True
+    device: Device | None = None
 
 
 class UnifiedDSparkDeepseekV41BatchProcessor:
@@ -159,6 +164,9 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
         positions = row.cache_length + len(row.tokens) + width
         if len(row.pages) * self.runtime.page_size < positions:
             raise ValueError(f"row {place} has {len(row.pages)} pages of {self.runtime.page_size} for {positions} rows")
+        self._check_pages(place, row)
+
+    def _check_pages(self, place: int, row: StepRow) -> None:
         if not 0 <= min(row.pages) <= max(row.pages) < self._pages:
             raise ValueError(f"row {place} names a page outside the {self._pages} of the caches: {row.pages}")
 
