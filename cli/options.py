@@ -22,7 +22,7 @@ DevicesOption = Annotated[
     typer.Option(
         "--devices",
         metavar="cpu|gpu:N",
-        help="Where to run. This version runs on cpu only and refuses gpu:N.",
+        help="Where to run: the CPU, or one NVIDIA GPU by its number.",
         rich_help_panel=_RUNNING,
     ),
 ]

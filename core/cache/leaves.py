@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from max.driver import Buffer
+from max.dtype import DType
 
 if TYPE_CHECKING:
+    from max.driver import Device
+
     from specdecode.core.kernels.settings import PageLayout
     from specdecode.core.models.deepseek_v41.config import TextConfig
 
@@ -36,12 +39,15 @@ def page_bytes(text: TextConfig, pages: PageLayout) -> int:
     return sum(4 * int(np.prod(shape)) for shape in leaf_shapes(text, pages).values())
 
 
-def allocate_leaves(text: TextConfig, pages: PageLayout, num_pages: int) -> dict[str, Buffer]:
-    """Zeroed leaves of `num_pages` pages on the CPU."""
-    return {
-        name: Buffer.from_numpy(np.zeros((num_pages, *shape), np.float32))
-        for name, shape in leaf_shapes(text, pages).items()
-    }
+def allocate_leaves(
+    text: TextConfig, pages: PageLayout, num_pages: int, device: Device | None = None
+) -> dict[str, Buffer]:
+    """Zeroed leaves of `num_pages` pages, on the CPU or on a GPU."""
+    shapes = {name: (num_pages, *shape) for name, shape in leaf_shapes(text, pages).items()}
+    if device is None or device.is_host:
+        # NumPy's zeros take memory page by page as they are written.
+        return {name: Buffer.from_numpy(np.zeros(shape, np.float32)) for name, shape in shapes.items()}
+    return {name: Buffer.zeros(shape, DType.float32, device) for name, shape in shapes.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

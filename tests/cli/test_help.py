@@ -63,7 +63,7 @@ def test_the_limits_of_options_are_said():
     text = " ".join(CliRunner().invoke(make_app(panels=False), ["generate", "--help"]).stdout.split())
     assert "Key of the draws, 0 to 2^64 - 1:" in text
     assert "from 0 for plain decoding to what the checkpoint's drafter makes (dspark_block_size)" in text
-    assert "This version runs on cpu only" in text
+    assert "the CPU, or one NVIDIA GPU by its number" in text
 
 
 @pytest.mark.parametrize("panels", [False, True])

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from max.driver import CPU
 
 from specdecode.core.errors import CheckpointError, DeviceError
 from specdecode.core.models.deepseek_v41 import load
 from tests.support.promise import write_promise_checkpoint
 
 
-@pytest.mark.parametrize("devices", ["gpu:0", "cpux4", "2"])
+@pytest.mark.parametrize("devices", ["gpu", "gpu:0,1", "cpux4", "2"])
 def test_other_devices_are_refused_before_anything_is_read(devices):
     with pytest.raises(DeviceError, match=rf"--devices {devices} is not supported.*Use --devices cpu"):
         load.load_step_model(Path("nowhere"), devices=devices, max_length=8)
@@ -50,7 +51,7 @@ def test_engram_tables_are_mapped_not_copied(tmp_path):
     from specdecode.core.checkpoint.reader import Checkpoint
 
     checkpoint = Checkpoint.open(write_promise_checkpoint(tmp_path))
-    weight, scale = load.engram_host_buffers(checkpoint)
+    weight, scale = load.engram_host_buffers(checkpoint, CPU())
     info = checkpoint.info("layers.1.engram.embed.weight")
     assert tuple(weight.shape) == info.shape
     assert (weight.to_numpy() == checkpoint.array("layers.1.engram.embed.weight")).all()

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from max.driver import CPU, Buffer
-from max.dtype import DType
-from max.engine import InferenceSession
+from max.driver import Buffer
 
 from specdecode.core.cache.leaves import allocate_leaves, page_bytes
 from specdecode.core.checkpoint.locate import preset_folders
 from specdecode.core.checkpoint.reader import Checkpoint
+from specdecode.core.engine.device import Place, open_place
 from specdecode.core.engine.graph_store import GraphInfo, GraphStore
 from specdecode.core.engine.mef import GraphKey
 from specdecode.core.errors import DeviceError
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
+from specdecode.core.models.deepseek_v41.registry import engram_host_buffers, load_weights, weight_bytes
 from specdecode.core.models.deepseek_v41.unified.digest import graph_digest
+from specdecode.core.models.deepseek_v41.unified.gpu_model import UnifiedDSparkDeepseekV41GpuModel
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
-from specdecode.core.models.deepseek_v41.weights import MODE, derived_arrays, load_weights
+from specdecode.core.models.deepseek_v41.weights import MODE, derived_arrays
 from specdecode.core.progress import Progress, Silent
 from specdecode.core.text.tokenizer import TextTokenizer
 
@@ -45,27 +46,26 @@ def load_step_model(
     max_batch: int = 8,
     progress: Progress | None = None,
     store: GraphStore | None = None,
+    capture: bool = True,
 ) -> UnifiedDSparkDeepseekV41Model:
     """Load a checkpoint for running.
 
     Args:
         path: its folder.
-        devices: `cpu`.
+        devices: `cpu`, or `gpu:N` for one GPU.
         max_length: the longest sequence, prompt and output together.
         num_pages: cache pages of `PAGE_SIZE` tokens; None = enough for `max_batch` sequences of `max_length`.
         max_batch: the most sequences at a time.
         progress: told what is left out of the checkpoint, where the graph came from, and how long it takes.
         store: where compiled graphs are; None = an embedded checkpoint's own, and the user's cache.
+        capture: whether a GPU runs decode steps as device graphs; the CPU has none.
 
     Raises:
         ModelError: the checkpoint, its configuration or its tokenizer cannot be used.
-        DeviceError: the device is not supported, or the caches do not fit into memory.
+        DeviceError: the device is absent or not supported, or the model or its caches do not fit into its memory.
     """
     progress = progress or Silent()
-    if devices != "cpu":
-        raise DeviceError(
-            f"--devices {devices} is not supported: the step's kernels run on the CPU. Use --devices cpu."
-        )
+    place = open_place(devices)
     checkpoint = Checkpoint.open(path)
     if checkpoint.note:
         progress.note(checkpoint.note)
@@ -73,19 +73,27 @@ def load_step_model(
     pages = PageLayout.of(config.text_config, PAGE_SIZE)
     if num_pages is None:
         num_pages = max_batch * -(-(max_length + config.text_config.dspark_block_size) // PAGE_SIZE)
-    _check_memory(num_pages, page_bytes(config.text_config, pages))
-    weights = load_weights(checkpoint, derived_arrays(config, _hash_constants(checkpoint), exact=True))
+    check_memory(place, config, num_pages, page_bytes(config.text_config, pages))
+    weights = load_weights(checkpoint, derived_weights(checkpoint, exact=True), place.device)
     mode = np.array([1, 1], np.int32)
-    weights[MODE] = Buffer.from_numpy(mode)
-    graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs()), progress)
-    return UnifiedDSparkDeepseekV41Model(
+    if place.is_host:
+        weights[MODE] = Buffer.from_numpy(mode)
+    graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs()), progress, place)
+    leaves = allocate_leaves(config.text_config, pages, num_pages, place.device)
+    tables = engram_host_buffers(checkpoint, place.device)
+    if place.is_host:
+        return UnifiedDSparkDeepseekV41Model(
+            config, graph, pages=pages, leaves=leaves, engram_host_buffers=tables, max_length=max_length, mode=mode
+        )
+    return UnifiedDSparkDeepseekV41GpuModel(
         config,
         graph,
         pages=pages,
-        leaves=allocate_leaves(config.text_config, pages, num_pages),
-        engram_host_buffers=engram_host_buffers(checkpoint),
+        leaves=leaves,
+        engram_host_buffers=tables,
         max_length=max_length,
-        mode=mode,
+        device=place.device,
+        capture=capture,
     )
 
 
@@ -95,11 +103,12 @@ def load_graph(
     weights: Mapping[str, Buffer],
     store: GraphStore,
     progress: Progress,
+    place: Place | None = None,
 ) -> tuple[Model, GraphInfo]:
-    """The initialised step graph for the CPU, and where it came from."""
-    recipe = StepGraph(config=config, pages=pages)
+    """The initialised step graph for a device, the CPU if none is given, and where it came from."""
+    recipe = StepGraph(config=config, pages=pages, place=place or open_place("cpu"))
     return store.load(
-        InferenceSession(devices=[CPU()]),
+        recipe.place.session(),
         recipe.key,
         recipe.build,
         weights_registry=weights,
@@ -109,41 +118,30 @@ def load_graph(
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraph:
-    """The step graph of a configuration: how it is called and how it is traced."""
+    """The step graph of a configuration on a device: how it is called and how it is traced."""
 
     config: DeepseekV41Config
     pages: PageLayout
+    place: Place = field(default_factory=lambda: open_place("cpu"))
 
     @property
     def key(self) -> GraphKey:
         """What it depends on, on this machine."""
-        return GraphKey.here(GRAPH_NAME, graph_digest(self.config, self.pages))
+        return GraphKey.here(GRAPH_NAME, graph_digest(self.config, self.pages), self.place.device)
 
     def build(self) -> Graph:
         """Trace it, which takes seconds; a stored graph makes this unnecessary."""
-        from max.graph import DeviceRef
-
         from specdecode.core.models.deepseek_v41.unified.driver import build_graph
 
-        return build_graph(self.config, self.pages, DeviceRef.CPU())[0]
+        return build_graph(self.config, self.pages, self.place.ref)[0]
 
 
-def engram_host_buffers(checkpoint: Checkpoint) -> list[Buffer]:
-    """Per Engram layer its table uint8 [R, E] and scales uint8 [R, E / 32]: views of the mapped files."""
-    layers = checkpoint.config.text_config.engram_layer_ids
-    names = [f"layers.{layer}.engram.embed.{part}" for layer in layers for part in ("weight", "scale")]
-    # MAX copies an array that it may not write to, so the files are mapped again, copy-on-write.
-    return [
-        Buffer.mmap(info.file, DType.uint8, info.shape, "copyonwrite", info.offset)
-        for info in map(checkpoint.info, names)
-    ]
-
-
-def _hash_constants(checkpoint: Checkpoint) -> EngramTables | None:
-    config = checkpoint.config
-    if not config.text_config.engram_layer_ids:
-        return None
-    return EngramTables.build(config.text_config, TextTokenizer.of(checkpoint.path, config).backend)
+def derived_weights(checkpoint: Checkpoint, *, exact: bool) -> dict[str, np.ndarray]:
+    """The weights that follow from configuration and tokenizer; `exact`: with the model's own rounding."""
+    config, tables = checkpoint.config, None
+    if config.text_config.engram_layer_ids:
+        tables = EngramTables.build(config.text_config, TextTokenizer.of(checkpoint.path, config).backend)
+    return derived_arrays(config, tables, exact=exact)
 
 
 def shipped_graphs() -> Path:
@@ -154,16 +152,26 @@ def shipped_graphs() -> Path:
     return preset_folders()["demo"] / "graphs"
 
 
-def _check_memory(num_pages: int, page: int) -> None:
-    """Refuse caches that this machine has no memory for, where the system tells how much there is."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
+def check_memory(place: Place, config: DeepseekV41Config, num_pages: int, page: int) -> None:
+    """Refuse what the device has no memory for, where anybody tells how much there is.
+
+    On the CPU the caches alone count: the weights are files that the system may have in memory already.
+
+    Raises:
+        DeviceError: with the sizes.
+    """
+    free, caches = place.free_memory, num_pages * page
+    weights = 0 if place.is_host else weight_bytes(config)
+    if free is None or weights + caches <= free:
         return
-    if num_pages * page > free:
+    advice = "Lower --max-tokens or --batch-size, or shorten the prompts."
+    if place.is_host:
         raise DeviceError(
             f"The caches do not fit: {num_pages} pages of {page >> 10} KiB need "
-            f"{num_pages * page >> 20} MiB, and {free >> 20} MiB are free. Lower --max-tokens or "
-            "--batch-size, or shorten the prompts."
+            f"{caches >> 20} MiB, and {free >> 20} MiB are free. {advice}"
         )
+    raise DeviceError(
+        f"The model does not fit on {place.name}: {weights >> 20} MiB of weights and {num_pages} cache pages of "
+        f"{page >> 10} KiB need {weights + caches >> 20} MiB, and {free >> 20} MiB are free. "
+        + (advice if weights < free else "Use --devices cpu or a smaller checkpoint.")
+    )

@@ -7,9 +7,7 @@ configuration and the tokenizer. FP8, FP4 and UE8M0 travel as bytes. Engram tabl
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,12 +21,10 @@ from specdecode.core.checkpoint.inventory import expected_tensors, is_vision
 from specdecode.core.kernels.settings import inverse_frequencies, model_settings
 
 if TYPE_CHECKING:
-    from specdecode.core.checkpoint.reader import Checkpoint
     from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
     from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
 
 _EXPERT = re.compile(r"(.*\.ffn\.experts)\.(\d+)\.(w[123]\.(?:weight|scale))")
-_ALIGNMENT = 64  # bytes: a cache line
 _DTYPES = {
     "F8_E4M3": DType.uint8,
     "F8_E8M0": DType.uint8,
@@ -133,7 +129,8 @@ class WeightTable:
         if name not in self._values:
             known = self._known[name]
             weight = Weight(name, known.dtype, list(known.shape), self._device)
-            self._values[name] = Graph.current.add_weight(weight)
+            # Else MAX expects every weight on the host first, a second copy of the model.
+            self._values[name] = Graph.current.add_weight(weight, force_initial_weight_on_host=False)
         return self._values[name]
 
     def pair(self, name: str) -> tuple[TensorValue, TensorValue]:
@@ -150,33 +147,3 @@ def to_buffer(array: NDArray[np.generic], dtype: DType) -> Buffer:
     if dtype != DType.bfloat16:
         return Buffer.from_numpy(array)
     return Buffer.from_numpy(array.view(np.uint8)).view(DType.bfloat16, list(array.shape))
-
-
-def load_weights(checkpoint: Checkpoint, derived: Mapping[str, NDArray[np.generic]]) -> dict[str, Buffer]:
-    """The weights registry of a checkpoint, in one allocation.
-
-    One large array gets huge pages from NumPy; a step reads every weight, and with 4 KiB pages the page walks cost
-    as much as the reads.
-    """
-    weights = graph_weights(checkpoint.config)
-    sizes = {name: math.prod(w.shape) * w.dtype.size_in_bytes for name, w in weights.items()}
-    arena = np.empty(sum(_aligned(size) for size in sizes.values()), np.uint8)
-    registry, at = {}, 0
-    for name, weight in weights.items():
-        space = arena[at : at + sizes[name]]
-        at += _aligned(sizes[name])
-        if not weight.sources:
-            parts = [derived[name]]
-        else:
-            parts = [checkpoint.array(source) for source in weight.sources]
-            if weight.dtype == DType.float32 and parts[0].dtype == np.uint16:
-                parts = [(parts[0].astype(np.uint32) << 16).view(np.float32)]
-        home = space.view(parts[0].dtype).reshape(len(parts), *parts[0].shape)
-        for i, part in enumerate(parts):
-            home[i] = part
-        registry[name] = to_buffer(home.reshape(weight.shape), weight.dtype)
-    return registry
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT

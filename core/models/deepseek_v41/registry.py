@@ -1,0 +1,124 @@
+"""The weights registry of a checkpoint, on the CPU or on a GPU, and the Engram tables in host memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from max.driver import Buffer, Usage
+from max.dtype import DType
+from numpy.typing import NDArray
+
+from specdecode.core.engine.device import free_host_memory
+from specdecode.core.errors import DeviceError
+from specdecode.core.models.deepseek_v41.weights import GraphWeight, graph_weights, to_buffer
+
+if TYPE_CHECKING:
+    from max.driver import Device
+
+    from specdecode.core.checkpoint.reader import Checkpoint
+    from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+
+_ALIGNMENT = 64  # bytes: a cache line
+_PIECE = 64 << 20  # bytes copied at a time into pinned memory, so that the mapped file need not stay in memory
+Derived = Mapping[str, NDArray[np.generic]]
+
+
+def weight_bytes(config: DeepseekV41Config) -> int:
+    """Bytes of all graph weights."""
+    return sum(_size(weight) for weight in graph_weights(config).values())
+
+
+def load_weights(checkpoint: Checkpoint, derived: Derived, device: Device) -> dict[str, Buffer]:
+    """The weights registry of a checkpoint on a device, derived weights included."""
+    weights = graph_weights(checkpoint.config)
+    if device.is_host:
+        return _in_one_allocation(weights, checkpoint, derived)
+    return dict(_streamed(weights, checkpoint, derived, device))
+
+
+def _in_one_allocation(
+    weights: Mapping[str, GraphWeight], checkpoint: Checkpoint, derived: Derived
+) -> dict[str, Buffer]:
+    """One large array gets huge pages from NumPy.
+
+    A step reads every weight, and with 4 KiB pages the page walks cost as much as the reads.
+    """
+    arena = np.empty(sum(_aligned(_size(weight)) for weight in weights.values()), np.uint8)
+    registry, at = {}, 0
+    for name, weight in weights.items():
+        space = arena[at : at + _size(weight)]
+        at += _aligned(_size(weight))
+        registry[name] = to_buffer(_fill(space, name, weight, checkpoint, derived), weight.dtype)
+    return registry
+
+
+def _streamed(
+    weights: Mapping[str, GraphWeight], checkpoint: Checkpoint, derived: Derived, device: Device
+) -> Iterator[tuple[str, Buffer]]:
+    """One weight after the other through pinned memory as large as the largest of them."""
+    staging = Buffer(DType.uint8, [max(map(_size, weights.values()))], device, usage=Usage.STAGING | Usage.UNTRACKED)
+    host = staging.to_numpy()
+    for name, weight in weights.items():
+        size = _size(weight)
+        _fill(host[:size], name, weight, checkpoint, derived)
+        target = Buffer(DType.uint8, [size], device)
+        target.inplace_copy_from(staging[:size])
+        device.synchronize()  # the next weight overwrites the staging memory
+        yield name, target.view(weight.dtype, list(weight.shape))
+
+
+def _fill(
+    space: NDArray[np.uint8], name: str, weight: GraphWeight, checkpoint: Checkpoint, derived: Derived
+) -> NDArray[np.generic]:
+    """Put a weight together in `space`; the same memory in the weight's shape."""
+    parts = [checkpoint.array(source) for source in weight.sources] if weight.sources else [derived[name]]
+    first = parts[0]
+    if weight.dtype == DType.float32 and first.dtype == np.uint16:
+        parts = [first := (first.astype(np.uint32) << 16).view(np.float32)]
+    home = space.view(first.dtype).reshape(len(parts), *first.shape)
+    for i, part in enumerate(parts):
+        home[i] = part
+    return home.reshape(weight.shape)
+
+
+def engram_host_buffers(checkpoint: Checkpoint, device: Device) -> list[Buffer]:
+    """Per Engram layer its table uint8 [R, E] and scales uint8 [R, E / 32], in host memory.
+
+    For the CPU views of the mapped files; for a GPU pinned memory, which it reads over the bus, row by row.
+
+    Raises:
+        DeviceError: the main memory has no room for pinned tables.
+    """
+    layers = checkpoint.config.text_config.engram_layer_ids
+    names = [f"layers.{layer}.engram.embed.{part}" for layer in layers for part in ("weight", "scale")]
+    infos = [checkpoint.info(name) for name in names]
+    if device.is_host:
+        # MAX copies an array that it may not write to, so the files are mapped again, copy-on-write.
+        return [Buffer.mmap(info.file, DType.uint8, info.shape, "copyonwrite", info.offset) for info in infos]
+    need, free = sum(info.nbytes for info in infos), free_host_memory()
+    if free is not None and need > free:
+        raise DeviceError(
+            f"The Engram tables do not fit: a GPU reads them from pinned main memory, they have {need >> 20} MiB, and "
+            f"{free >> 20} MiB are free. Use a machine with more main memory, or --devices cpu, which maps them."
+        )
+    return [pinned(checkpoint.array(name), device) for name in names]
+
+
+def pinned(array: NDArray[np.generic], device: Device) -> Buffer:
+    """A copy of uint8 [R, E] in memory of the host that the device reads."""
+    buffer = Buffer(DType.uint8, list(array.shape), device, usage=Usage.STAGING | Usage.UNTRACKED)
+    home, rows = buffer.to_numpy(), max(1, _PIECE // max(1, array.shape[1]))
+    for first in range(0, len(array), rows):
+        home[first : first + rows] = array[first : first + rows]
+    return buffer
+
+
+def _size(weight: GraphWeight) -> int:
+    return math.prod(weight.shape) * int(weight.dtype.size_in_bytes)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
