@@ -2,6 +2,9 @@
 
 A shipped graph is native code for the generic x86-64-v3 CPU, so that a first run compiles nothing. Run this after
 any change to the kernels or the code that builds the graph; a test fails until then.
+
+With `--gpu sm_90a --into FOLDER` it compiles for an NVIDIA GPU that need not be here: for the demo, the tests or any
+checkpoint folder that is named. On a machine with such a GPU, SPECDECODE_CACHE_DIR=FOLDER finds the graphs.
 """
 
 from __future__ import annotations
@@ -26,8 +29,13 @@ class Lines:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="demo, tests (default: both)")
-    names = parser.parse_args().names or ["demo", "tests"]
+    parser.add_argument("names", nargs="*", metavar="NAME", help="demo, tests (default: both; with --gpu: demo)")
+    parser.add_argument("--gpu", metavar="ARCH", help="compile for an absent GPU, sm_90a for an H100 or H200")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where graphs for a GPU go")
+    options = parser.parse_args()
+    if (options.gpu is None) != (options.into is None):
+        parser.error("--gpu and --into belong together")
+    names = options.names or (["demo"] if options.gpu else ["demo", "tests"])
 
     # The CPU to compile for is fixed by the first thing that MAX compiles, so it is named before anything else.
     from max.driver import set_virtual_cpu_target
@@ -35,6 +43,8 @@ def main() -> int:
     from specdecode.core.engine.mef import PORTABLE_CPU
 
     set_virtual_cpu_target(PORTABLE_CPU)
+    if options.gpu is not None:
+        return build_for_gpu(options.gpu, names, options.into)
     for name in names:
         if name not in ("demo", "tests"):
             parser.error(f"there are no shipped graphs for {name}; name demo or tests")
@@ -61,6 +71,29 @@ def build(name: str) -> None:
     GraphStore().compile_into(InferenceSession(devices=[CPU()]), graph.key, graph.build, folder, Lines())
     for path in sorted(folder.iterdir()):
         print(f"  {path.name}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+def build_for_gpu(architecture: str, names: list[str], folder: Path) -> int:
+    """Compile step graphs for a GPU into a folder in the form of a cache."""
+    from specdecode.core.engine.device import absent_gpu
+    from specdecode.core.engine.graph_store import GraphStore
+    from specdecode.core.errors import SpecdecodeError
+    from specdecode.core.kernels.settings import PageLayout
+    from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+    from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph
+
+    try:
+        place = absent_gpu(architecture)
+        for name in names:
+            content = ingredients(name)[0] if name in ("demo", "tests") else Path(name)
+            config = DeepseekV41Config.from_json(content)
+            graph = StepGraph(config=config, pages=PageLayout.of(config.text_config, PAGE_SIZE), place=place)
+            print(f"{name}: for {graph.key.target}, into {folder}", flush=True)
+            GraphStore(cache=folder).make(place.session(), graph.key, graph.build, Lines())
+    except SpecdecodeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    return 0
 
 
 def ingredients(name: str) -> tuple[dict[str, object] | Path, Path]:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from max.driver import CPU, Buffer
+from max.driver import Buffer
 from max.dtype import DType
-from max.engine import InferenceSession
-from max.graph import DeviceRef
+from max.graph import Graph
 from numpy.typing import NDArray
 
 from specdecode.core.cache.leaves import LEAVES, allocate_leaves
 from specdecode.core.checkpoint.reader import Checkpoint
-from specdecode.core.engine.graph_store import GraphKey, GraphStore
+from specdecode.core.engine.device import Place, open_place
+from specdecode.core.engine.graph_store import GraphInfo, GraphKey, GraphStore
 from specdecode.core.kernels.settings import PageLayout
-from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
+from specdecode.core.models.deepseek_v41 import probe
+from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.load import derived_weights
+from specdecode.core.models.deepseek_v41.registry import engram_host_buffers, load_weights
+from specdecode.core.models.deepseek_v41.unified.digest import graph_digest
 from specdecode.core.models.deepseek_v41.unified.driver import build_graph
-from specdecode.core.models.deepseek_v41.weights import derived_arrays, load_weights, to_buffer
-from specdecode.core.text.tokenizer import TextTokenizer
+from specdecode.core.progress import Silent
 
 PAGE_SIZE = 16
 Array = NDArray[Any]
@@ -37,30 +41,46 @@ class Row:
     drafts: tuple[int, ...] = ()
 
 
+class ProbeGraph:
+    """The probe graph of a configuration on a device; both modes run it."""
+
+    def __init__(self, config: DeepseekV41Config, place: Place) -> None:
+        self.pages, self.place = PageLayout.of(config.text_config, PAGE_SIZE), place
+        self.graph: Graph
+        self.graph, self.names = build_graph(config, self.pages, place.ref, probe=True)
+        own = Path(str(probe.__file__)).read_bytes()
+        digest = hashlib.sha256(graph_digest(config, self.pages).encode() + own).hexdigest()
+        self.key = GraphKey.here("golden-probe", digest, place.device)
+
+    def make(self, store: GraphStore) -> GraphInfo:
+        """Compile it into a cache, for a device that may be absent."""
+        return store.make(self.place.session(), self.key, lambda: self.graph, Silent())
+
+
 class Runner:
     """The model of one checkpoint with its inner values; `slots` sequences of `max_length` positions."""
 
-    def __init__(self, checkpoint: Checkpoint, *, exact: bool, slots: int, max_length: int) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, *, exact: bool, slots: int, max_length: int, devices: str = "cpu"
+    ) -> None:
         self.config, self.text = checkpoint.config, checkpoint.config.text_config
-        self.pages = PageLayout.of(self.text, PAGE_SIZE)
+        place = open_place(devices)
+        self.device = place.device
+        graph = ProbeGraph(self.config, place)
+        self.pages, self.names = graph.pages, graph.names
         self.slot_pages = -(-max_length // PAGE_SIZE)
-        self.leaves = allocate_leaves(self.text, self.pages, slots * self.slot_pages)
-        tables = None
-        if self.text.engram_layer_ids:
-            tables = EngramTables.build(self.text, TextTokenizer.of(checkpoint.path, checkpoint.config).backend)
-        graph, self.names = build_graph(self.config, self.pages, DeviceRef.CPU(), probe=True)
-        digest = hashlib.sha256(str(graph).encode()).hexdigest()
+        self.leaves = allocate_leaves(self.text, self.pages, slots * self.slot_pages, self.device)
         self.model, self.info = GraphStore().load(
-            InferenceSession(devices=[CPU()]),
-            GraphKey.here("golden-probe", digest, None),
-            lambda: graph,
-            weights_registry=load_weights(checkpoint, derived_arrays(self.config, tables, exact=exact)),
+            place.session(),
+            graph.key,
+            lambda: graph.graph,
+            weights_registry=load_weights(checkpoint, derived_weights(checkpoint, exact=exact), self.device),
         )
-        self.engram = [
-            to_buffer(np.array(checkpoint.array(f"layers.{layer}.engram.embed.{part}")), DType.uint8)
-            for layer in self.text.engram_layer_ids
-            for part in ("weight", "scale")
-        ]
+        self.engram = engram_host_buffers(checkpoint, self.device)
+
+    def there(self, array: Array) -> Buffer:
+        """An array on the device."""
+        return Buffer.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def leaf(self, name: str) -> Array:
         """A cache leaf's current content."""
@@ -94,32 +114,30 @@ class Runner:
         ends = np.arange(b + 1, dtype=np.uint32) * (block if draft else 0)
         lengths = np.array([len(row.before) for row in rows], np.uint32)
         table = np.array([np.arange(self.slot_pages) + row.slot * self.slot_pages for row in rows], np.uint32)
-        values: list[Array] = [
-            np.concatenate([np.array(row.tokens, np.int64) for row in rows]),
-            np.cumsum([0, *sizes]).astype(np.uint32),
-            np.array([1], np.int64),
-            lengths,
-            table,
-            drafts,
-            np.array([row.slot for row in rows], np.uint64),
-            np.full(b, temperature, np.float32),
-            np.full(b, -1, np.int64),
-            np.array(-1, np.int64),
-            np.ones(b, np.float32),
-            np.array(1, np.float32),
-            slots,
-            ends.astype(np.uint32),
+        there, here = self.there, Buffer.from_numpy
+        values = [
+            there(np.cumsum([0, *sizes]).astype(np.uint32)),
+            here(np.array([1], np.int64)),
+            *(self.leaves[name] for name in LEAVES),
+            there(lengths),
+            there(table),
+            there(drafts),
+            there(np.array([row.slot for row in rows], np.uint64)),
+            there(np.full(b, temperature, np.float32)),
+            there(np.full(b, -1, np.int64)),
+            here(np.array(-1, np.int64)),
+            there(np.ones(b, np.float32)),
+            here(np.array(1, np.float32)),
+            there(slots),
+            there(ends.astype(np.uint32)),
         ]
-        buffers = [Buffer.from_numpy(v) for v in values]
+        tokens = there(np.concatenate([np.array(row.tokens, np.int64) for row in rows]))
         images = [
-            Buffer(DType.bfloat16, [0, text.hidden_size], CPU()),
-            Buffer.from_numpy(np.zeros(0, np.int32)),
+            Buffer(DType.bfloat16, [0, text.hidden_size]).to(self.device),
+            there(np.zeros(0, np.int32)),
         ]
-        inputs = [buffers[0], *images, *buffers[1:3], *(self.leaves[n] for n in LEAVES), *buffers[3:]]
-        inputs += self._engram_inputs(rows)
-        inputs.append(Buffer.from_numpy(np.zeros(merged, np.int8)))
-        inputs += self._probe_inputs(merged, streams, pre)
-        out = self.model.execute(*inputs)
+        inputs = [tokens, *images, *values, *self._engram_inputs(rows), here(np.zeros(merged, np.int8))]
+        out = self.model.execute(*inputs, *self._probe_inputs(merged, streams, pre))
         return {name.removeprefix("probe."): value.to_numpy() for name, value in zip(self.names, out, strict=True)}
 
     def _engram_inputs(self, rows: Sequence[Row]) -> list[Buffer]:
@@ -132,7 +150,7 @@ class Runner:
             window[i, depth - len(tail) :] = tail
         source = np.full(len(rows), -1, np.int64)
         history = np.full((1, depth), -1, np.int64)
-        return [*(Buffer.from_numpy(a) for a in (window, source, history)), *self.engram]
+        return [*(self.there(a) for a in (window, source, history)), *self.engram]
 
     def _probe_inputs(self, merged: int, streams: Array | None, pre: Array | None) -> list[Buffer]:
         text = self.text
@@ -148,4 +166,4 @@ class Runner:
             flags,
             np.arange(merged, dtype=np.int32),
         )
-        return [Buffer.from_numpy(np.ascontiguousarray(a)) for a in arrays]
+        return [self.there(a) for a in arrays]
