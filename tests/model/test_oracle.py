@@ -18,6 +18,9 @@ from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
 from tests.oracle.forward import Oracle
 from tests.support.promise import write_promise_checkpoint
 
+pytestmark = pytest.mark.usefixtures(
+    "cpu_only"
+)  # the arithmetic is switched in place; examples/golden_check.py has GPUs
 PROMPTS = [(0,), (0, 7), (0, 9, 4, 30, 12), tuple((i * 37 + 5) % 200 for i in range(19)), tuple(range(3, 60))]
 
 

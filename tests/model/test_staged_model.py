@@ -18,6 +18,8 @@ from specdecode.core.models.deepseek_v41.unified.gpu_model import UnifiedDSparkD
 from tests.model.test_promise import Plain, requests_of
 from tests.support.promise import Watched
 
+pytestmark = pytest.mark.usefixtures("cpu_only")
+
 
 class Recorded:
     """A graph whose recordings run on the CPU: the same buffers in, the same buffers out.
@@ -50,7 +52,9 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def staged(small) -> UnifiedDSparkDeepseekV41GpuModel:
+def staged(small, device) -> UnifiedDSparkDeepseekV41GpuModel:
+    if device != "cpu":
+        pytest.skip("the real thing is tested there")
     text = small.config.text_config
     model = UnifiedDSparkDeepseekV41GpuModel(
         small.config,

@@ -12,7 +12,7 @@ from specdecode.core.checkpoint.reader import Checkpoint
 from specdecode.core.engine.request import Request
 from specdecode.core.models.deepseek_v41.load import load_step_model
 from tests.support.promise import write_promise_checkpoint
-from tests.support.trajectory import Trajectory, leaves_of, run
+from tests.support.trajectory import Trajectory, run, write_pages
 
 STEPS = 1500
 PAGES = 5
@@ -117,13 +117,16 @@ def test_the_lookback_may_stay_on_the_device(small, trajectories):
     assert history is not None
 
 
-def test_a_broken_row_is_reported_for_its_request_alone(small, trajectories, store, broken_folder, broken_token):
+def test_a_broken_row_is_reported_for_its_request_alone(
+    small, trajectories, store, device, broken_folder, broken_token
+):
     chosen = trajectories[2:6]
     at = [len(t.request.prompt) + 4 for t in chosen]
-    model = load_step_model(broken_folder, max_length=128, num_pages=small.num_pages, store=store)
-    for name, leaf in leaves_of(model).items():
-        for trajectory, n in zip(chosen, at, strict=True):
-            leaf[list(trajectory.pages)] = trajectory.snapshots[n][name]
+    model = load_step_model(
+        broken_folder, devices=device, max_length=128, num_pages=small.num_pages, store=store, capture=False
+    )
+    for trajectory, n in zip(chosen, at, strict=True):
+        write_pages(model, trajectory.pages, trajectory.snapshots[n])
     rows = [t.row(n) for t, n in zip(chosen, at, strict=True)]
     rows[1] = replace(rows[1], tokens=[broken_token])
     result, logits = run(model, rows, width=2, draft=True)

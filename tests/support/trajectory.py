@@ -5,10 +5,11 @@ Any step of the request can then be run again in any company: its pages are put 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from max.driver import Buffer
 from numpy.typing import NDArray
 
 from specdecode.core.engine.request import Request
@@ -40,8 +41,7 @@ class Trajectory:
         Snapshots hold something else in the same places, so a row that is read before it is written shows.
         """
         new = cls(model=model, request=request, pages=tuple(pages), tokens=list(request.prompt))
-        for leaf in leaves_of(model).values():
-            leaf[list(pages)] = np.nan
+        write_pages(model, new.pages, dict.fromkeys(model.leaves, np.float32(np.nan)))
         while len(new.tokens) < len(request.prompt) + request.max_tokens:
             at = len(new.snapshots)
             new.snapshots.append(
@@ -69,19 +69,30 @@ class Trajectory:
 
     def rewind(self, at: int) -> None:
         """Put the pages back as they were with `at` tokens cached."""
-        for name, leaf in leaves_of(self.model).items():
-            leaf[list(self.pages)] = self.snapshots[at][name]
+        write_pages(self.model, self.pages, self.snapshots[at])
 
 
 def leaves_of(model: UnifiedDSparkDeepseekV41Model) -> dict[str, NDArray[np.float32]]:
-    """The caches as arrays over the same memory."""
+    """The caches on the host; on the CPU over the same memory."""
     return {name: leaf.to_numpy() for name, leaf in model.leaves.items()}
 
 
+def write_pages(
+    model: UnifiedDSparkDeepseekV41Model,
+    pages: Sequence[int],
+    content: Mapping[str, NDArray[np.float32] | np.float32],
+) -> None:
+    """Overwrite pages of every cache leaf."""
+    for name, array in leaves_of(model).items():
+        array[list(pages)] = content[name]
+        if not model.leaves[name].device.is_host:
+            model.leaves[name].inplace_copy_from(Buffer.from_numpy(array))
+            model.leaves[name].device.synchronize()
+
+
 def run(
-    model: UnifiedDSparkDeepseekV41Model, rows: Sequence[StepRow], *, width: int, draft: bool, **lookback: object
+    model: UnifiedDSparkDeepseekV41Model, rows: Sequence[StepRow], *, width: int, draft: bool
 ) -> tuple[StepResult, NDArray[np.float32]]:
     """One step's results, and its logits [B, K + 1, V]."""
-    inputs = model.batch_processor.prepare(rows, width=width, draft=draft, **lookback)  # type: ignore[arg-type]
-    outputs = model.execute(inputs)
+    outputs = model.run(rows, width=width, draft=draft)
     return result_of(outputs, draft=draft), outputs.logits.to_numpy().reshape(len(rows), width + 1, -1)
