@@ -8,7 +8,7 @@ replay.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -95,20 +95,27 @@ class CapturedSteps:
         self._model.replay(recording.key, *recording.inputs)
         return recording.outputs
 
+    def replayer(self, shape: Hashable, inputs: Sequence[Buffer]) -> Callable[[], None]:
+        """What replays a shape's recording, made now if there is none, without anything around it; to be timed."""
+        recording = self._recorded(shape, inputs)
+        return lambda: self._model.replay(recording.key, *recording.inputs)
+
     def verify(self, shape: Hashable, inputs: Sequence[Buffer]) -> None:
         """Compare a shape's recording, made now if there is none, with a run kernel by kernel.
 
         Raises:
             RuntimeError: they launch different kernels: the step's work depends on more than its shape.
         """
-        recording = self._recordings.get(shape)
-        if recording is None or not recording.takes(inputs):
-            recording = self._record(shape, inputs)
+        recording = self._recorded(shape, inputs)
         self._model.debug_verify_replay(recording.key, *recording.inputs)
 
     def clear(self) -> None:
         """Release every recording."""
         self._recordings.clear()
+
+    def _recorded(self, shape: Hashable, inputs: Sequence[Buffer]) -> _Recording:
+        recording = self._recordings.get(shape)
+        return recording if recording is not None and recording.takes(inputs) else self._record(shape, inputs)
 
     def _record(self, shape: Hashable, inputs: Sequence[Buffer]) -> _Recording:
         self._recordings.drop(shape)
