@@ -49,7 +49,8 @@ class ProbeGraph:
         self.graph: Graph
         self.graph, self.names = build_graph(config, self.pages, place.ref, probe=True)
         own = Path(str(probe.__file__)).read_bytes()
-        digest = hashlib.sha256(graph_digest(config, self.pages).encode() + own).hexdigest()
+        known = graph_digest(config, self.pages, gpu=not place.is_host)
+        digest = hashlib.sha256(known.encode() + own).hexdigest()
         self.key = GraphKey.here("golden-probe", digest, place.device)
 
     def make(self, store: GraphStore) -> GraphInfo:

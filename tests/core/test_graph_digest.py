@@ -75,6 +75,9 @@ def test_pages_options_format_and_sources_change_the_digest(monkeypatch, tmp_pat
     assert same == digest_of(config())
     assert digest_of(config(), page_size=32) != same
     assert digest_of(config(), structured_output=True) != same
+    assert digest_of(config(), gpu=True) != same
+    gpu_only = set(source_files(gpu=True)) - set(source_files())
+    assert {path.suffix for path in gpu_only} == {".mojo"}
     for path in source_files():
         copy = tmp_path / path.relative_to(CORE)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -127,7 +127,8 @@ class StepGraph:
     @property
     def key(self) -> GraphKey:
         """What it depends on, on this machine."""
-        return GraphKey.here(GRAPH_NAME, graph_digest(self.config, self.pages), self.place.device)
+        digest = graph_digest(self.config, self.pages, gpu=not self.place.is_host)
+        return GraphKey.here(GRAPH_NAME, digest, self.place.device)
 
     def build(self) -> Graph:
         """Trace it, which takes seconds; a stored graph makes this unnecessary."""

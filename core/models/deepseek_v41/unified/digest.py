@@ -34,6 +34,7 @@ _SOURCES = (
     "models/deepseek_v41/weights.py",
     "models/deepseek_v41/unified/driver.py",
 )
+_GPU_SOURCES = ("kernels/mojo/gpu/*.mojo",)
 # These reach the graph as values of its weights only.
 VALUES = (
     "rms_norm_eps",
@@ -49,13 +50,15 @@ VALUES = (
 )
 
 
-def source_files() -> Iterator[Path]:
-    """The sources that a step graph is traced and compiled from, in a fixed order."""
-    for pattern in _SOURCES:
+def source_files(*, gpu: bool = False) -> Iterator[Path]:
+    """The sources that a step graph is traced and compiled from, in a fixed order; `gpu`: those of a GPU's too."""
+    for pattern in (*_SOURCES, *(_GPU_SOURCES if gpu else ())):
         yield from sorted(CORE.glob(pattern))
 
 
-def graph_digest(config: DeepseekV41Config, pages: PageLayout, *, structured_output: bool = False) -> str:
+def graph_digest(
+    config: DeepseekV41Config, pages: PageLayout, *, structured_output: bool = False, gpu: bool = False
+) -> str:
     """A hex digest that is equal for equal step graphs; it needs neither MAX nor the weights."""
     text = {name: value for name, value in asdict(config.text_config).items() if name not in VALUES}
     shape = {
@@ -65,7 +68,7 @@ def graph_digest(config: DeepseekV41Config, pages: PageLayout, *, structured_out
         "structured_output": structured_output,
     }
     digest = hashlib.sha256(json.dumps(shape, sort_keys=True).encode())
-    for path in source_files():
+    for path in source_files(gpu=gpu):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(CORE).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()
