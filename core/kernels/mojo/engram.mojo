@@ -6,10 +6,12 @@ The hash runs over compressed token ids; from the sequence start, or from an ima
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from std.math import fma, sqrt
 from .attention_in import CHUNK
 from .common import F32P, I32P, I64P, Rows, Scratch, U8P, Vec, W, at, bf16, bf16_row, bf16v, ld, parallel, sigmoid, st
 from .common import sum_squares
+from .gpu.engram import engram_gpu, engram_rows_gpu
 from .layout import EXACT, THREADS, RMS_EPS
 from .linear import linear
 from .quant import E4M3, decode32, qdq_fp8
@@ -56,6 +58,14 @@ struct EngramRows:
         ids: InputTensor[dtype=DType.int64, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            engram_rows_gpu(
+                ctx, rows.unsafe_ptr(), tokens.unsafe_ptr(), seq.unsafe_ptr(), pos.unsafe_ptr(), lookback.unsafe_ptr(),
+                compressed.unsafe_ptr(), multipliers.unsafe_ptr(), primes.unsafe_ptr(), offsets.unsafe_ptr(),
+                ids.unsafe_ptr(), tokens.dim_size(0), multipliers.dim_size(0), multipliers.dim_size(1),
+                primes.dim_size(2), lookback.dim_size(1), compressed.dim_size(0),
+            )
+            return
         var t = tokens.dim_size(0)
         var layers = multipliers.dim_size(0)
         var n = multipliers.dim_size(1)
@@ -123,6 +133,15 @@ struct Engram:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            engram_gpu(
+                ctx, h_out.unsafe_ptr(), h.unsafe_ptr(), rows.unsafe_ptr(), pos.unsafe_ptr(), tokens.unsafe_ptr(),
+                ids.unsafe_ptr(), which.unsafe_ptr(), table.unsafe_ptr(), scale.unsafe_ptr(), wkv.unsafe_ptr(),
+                wkv_scale.unsafe_ptr(), q_weight.unsafe_ptr(), k_weight.unsafe_ptr(), h.dim_size(0), h.dim_size(1),
+                h.dim_size(2), rows.dim_size(1), rows.dim_size(2), table.dim_size(1), table.dim_size(0),
+                model.unsafe_ptr(), mode.unsafe_ptr(),
+            )
+            return
         var t = h.dim_size(0)
         var c = h.dim_size(1)
         var d = h.dim_size(2)

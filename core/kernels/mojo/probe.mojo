@@ -3,8 +3,10 @@
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from .attention_in import copy
 from .common import F32P, Rows, Scratch
+from .gpu.probe import gates_gpu, inject_gpu, project_gpu, qdq_gpu
 from .hyper import gates
 from .layout import HC_EPS
 from .linear import linear
@@ -27,6 +29,13 @@ struct Inject:
         layer: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            inject_gpu(
+                ctx, h_out.unsafe_ptr(), mix_out.unsafe_ptr(), h.unsafe_ptr(), mix.unsafe_ptr(), streams.unsafe_ptr(),
+                pre.unsafe_ptr(), flags.unsafe_ptr(), layer.unsafe_ptr(), h.size(), mix.dim_size(0), mix.dim_size(1),
+                pre.dim_size(2),
+            )
+            return
         var i = Int(layer.unsafe_ptr()[unsafe_offset=0])
         var given = flags.unsafe_ptr()[unsafe_offset=i] != 0
         var n = h.size()
@@ -55,6 +64,9 @@ struct Qdq:
         kind: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            qdq_gpu(ctx, y.unsafe_ptr(), x.unsafe_ptr(), kind.unsafe_ptr(), x.dim_size(0), x.dim_size(1))
+            return
         var d = x.dim_size(1)
         var which = kind.unsafe_ptr()[unsafe_offset=0]
         for r in range(x.dim_size(0)):
@@ -80,6 +92,12 @@ struct Project:
         scale: InputTensor[dtype=DType.uint8, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            project_gpu(
+                ctx, y.unsafe_ptr(), x.unsafe_ptr(), w.unsafe_ptr(), scale.unsafe_ptr(), x.dim_size(0), x.dim_size(1),
+                w.dim_size(0), w.dim_size(1),
+            )
+            return
         var t = x.dim_size(0)
         var k = x.dim_size(1)
         var n = w.dim_size(0)
@@ -109,6 +127,12 @@ struct Gates:
         model: InputTensor[dtype=DType.float32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            gates_gpu(
+                ctx, y.unsafe_ptr(), mixes.unsafe_ptr(), scale.unsafe_ptr(), base.unsafe_ptr(), rounds.unsafe_ptr(),
+                mixes.dim_size(0), mixes.dim_size(1), model.unsafe_ptr(),
+            )
+            return
         var m = mixes.dim_size(1)
         for r in range(mixes.dim_size(0)):
             var row: F32P = y.unsafe_ptr().unsafe_offset(r * m)

@@ -1,11 +1,12 @@
-"""The step around the model: merge, Engram lookback, embedding, verification, and the draft block's inputs."""
+"""The step around the model: merge, Engram lookback, embedding, and the draft block's inputs."""
 
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
-from .common import F32P, I32P, I64P, Scratch, U32P, U64P, U8P, at, bf16_at
+from max.gpu.host.info import is_gpu
+from .common import F32P, I32P, I64P, U32P, U8P, bf16_at
 from .engram import token_before
-from .sampling import draw, is_finite, truncate
+from .gpu.step import block_inputs_gpu, embed_gpu, history_gpu, lookback_gpu, merge_gpu
 
 
 @compiler.register("sd_merge")
@@ -38,6 +39,14 @@ struct Merge:
         var m = rows.dim_size(0)
         if tokens.dim_size(0) + b * k != m:
             raise Error("sd_merge: the placeholder's length is not tokens + batch * draft tokens")
+        comptime if is_gpu[target]():
+            merge_gpu(
+                ctx, merged.unsafe_ptr(), seq.unsafe_ptr(), pos.unsafe_ptr(), merged_offsets.unsafe_ptr(),
+                logit_rows.unsafe_ptr(), chosen.unsafe_ptr(), blocks.unsafe_ptr(), tokens.unsafe_ptr(),
+                offsets.unsafe_ptr(), drafts.unsafe_ptr(), cache_lengths.unsafe_ptr(), m, b,
+                k, chosen.dim_size(1), blocks.dim_size(1),
+            )
+            return
         var out: I64P = merged.unsafe_ptr()
         var pseq: I32P = seq.unsafe_ptr()
         var ppos: I32P = pos.unsafe_ptr()
@@ -86,6 +95,12 @@ struct Lookback:
         history: InputTensor[dtype=DType.int64, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            lookback_gpu(
+                ctx, window.unsafe_ptr(), ids.unsafe_ptr(), source.unsafe_ptr(), history.unsafe_ptr(),
+                window.dim_size(0), window.dim_size(1), history.dim_size(0),
+            )
+            return
         var depth = window.dim_size(1)
         for s in range(window.dim_size(0)):
             var row = Int(source.unsafe_ptr()[unsafe_offset=s])
@@ -111,6 +126,13 @@ struct History:
         accepted: InputTensor[dtype=DType.int64, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            history_gpu(
+                ctx, history.unsafe_ptr(), lookback.unsafe_ptr(), merged.unsafe_ptr(), seq.unsafe_ptr(),
+                pos.unsafe_ptr(), logit_rows.unsafe_ptr(), accepted.unsafe_ptr(), history.dim_size(0),
+                history.dim_size(1), logit_rows.dim_size(0) // max(history.dim_size(0), 1), merged.dim_size(0),
+            )
+            return
         var b = history.dim_size(0)
         var depth = history.dim_size(1)
         var width = logit_rows.dim_size(0) // max(b, 1)
@@ -136,6 +158,12 @@ struct Embed:
         table: InputTensor[dtype=DType.bfloat16, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            embed_gpu(
+                ctx, h.unsafe_ptr(), mix.unsafe_ptr(), tokens.unsafe_ptr(), table.unsafe_ptr().unsafe_bitcast[UInt8](),
+                h.dim_size(0), h.dim_size(1), h.dim_size(2), mix.dim_size(1), table.dim_size(0),
+            )
+            return
         var c = h.dim_size(1)
         var d = h.dim_size(2)
         var m = mix.dim_size(1)
@@ -151,63 +179,6 @@ struct Embed:
                     ph[unsafe_offset=(r * c + copy) * d + i] = v
             for i in range(m):
                 mix.unsafe_ptr()[unsafe_offset=r * m + i] = 1 if i == 0 else 0
-
-
-@compiler.register("sd_verify")
-struct Verify:
-    """Draws the target's token at every verified row and accepts drafts while they equal it.
-
-    logits [B (K + 1), V]; row j of request b is the law of the token at position cache_length + tokens + j.
-    A row with top_k or top_p is truncated first. Out: accepted [B], next_tokens [B] (the draw at the first
-    mismatch, or the bonus), finite [B] (0: a row that was read holds NaN or inf).
-    """
-
-    @staticmethod
-    def execute[target: StaticString](
-        accepted: OutputTensor[dtype=DType.int64, rank=1, ...],
-        next_tokens: OutputTensor[dtype=DType.int64, rank=1, ...],
-        finite: OutputTensor[dtype=DType.int32, rank=1, ...],
-        logits: InputTensor[dtype=DType.float32, rank=2, ...],
-        drafts: InputTensor[dtype=DType.int64, rank=2, ...],
-        offsets: InputTensor[dtype=DType.uint32, rank=1, ...],
-        cache_lengths: InputTensor[dtype=DType.uint32, rank=1, ...],
-        seed: InputTensor[dtype=DType.uint64, rank=1, ...],
-        temperature: InputTensor[dtype=DType.float32, rank=1, ...],
-        top_k: InputTensor[dtype=DType.int64, rank=1, ...],
-        top_p: InputTensor[dtype=DType.float32, rank=1, ...],
-        ctx: DeviceContext,
-    ) raises:
-        var k = drafts.dim_size(1)
-        var v = logits.dim_size(1)
-        var pl: F32P = logits.unsafe_ptr()
-        var po: U32P = offsets.unsafe_ptr()
-        var spare_ = Scratch(v)
-        var spare = spare_.ptr()
-        for s in range(drafts.dim_size(0)):
-            var tokens = Int(po[unsafe_offset=s + 1]) - Int(po[unsafe_offset=s])
-            var position = Int(cache_lengths.unsafe_ptr()[unsafe_offset=s]) + tokens
-            var heat = temperature.unsafe_ptr()[unsafe_offset=s]
-            var keep = Int(top_k.unsafe_ptr()[unsafe_offset=s])
-            var mass = top_p.unsafe_ptr()[unsafe_offset=s]
-            var n = 0
-            var token = 0
-            var fine = True
-            while True:
-                var row = pl.unsafe_offset((s * (k + 1) + n) * v)
-                fine = fine and is_finite(row, v)
-                if keep > 0 or mass < 1:
-                    for i in range(v):
-                        spare[unsafe_offset=i] = at(row, i)
-                    row = spare
-                    truncate(row, v, heat, keep, mass)
-                token = draw(row, v, heat, seed.unsafe_ptr()[unsafe_offset=s], position + n)
-                if n == k or Int(drafts.unsafe_ptr()[unsafe_offset=s * k + n]) != token:
-                    break
-                n += 1
-            accepted.unsafe_ptr()[unsafe_offset=s] = Int64(n)
-            next_tokens.unsafe_ptr()[unsafe_offset=s] = Int64(token)
-            finite.unsafe_ptr()[unsafe_offset=s] = 1 if fine else 0
-        _ = spare_^
 
 
 @compiler.register("sd_block_inputs")
@@ -232,6 +203,13 @@ struct BlockInputs:
         block: InputTensor[dtype=DType.int64, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            block_inputs_gpu(
+                ctx, ids.unsafe_ptr(), seq.unsafe_ptr(), pos.unsafe_ptr(), last.unsafe_ptr(), slots.unsafe_ptr(),
+                offsets.unsafe_ptr(), cache_lengths.unsafe_ptr(), accepted.unsafe_ptr(), next_tokens.unsafe_ptr(),
+                block.unsafe_ptr(), ids.dim_size(0),
+            )
+            return
         var size = Int(block.unsafe_ptr()[unsafe_offset=0])
         var noise = block.unsafe_ptr()[unsafe_offset=1]
         for i in range(ids.dim_size(0)):
@@ -244,31 +222,3 @@ struct BlockInputs:
             seq.unsafe_ptr()[unsafe_offset=i] = Int32(s)
             pos.unsafe_ptr()[unsafe_offset=i] = Int32(end + place)
             last.unsafe_ptr()[unsafe_offset=i] = Int32(end - 1)
-
-
-@compiler.register("sd_mask")
-struct Mask:
-    """Logits [B (K + 1), V] with forbidden tokens at -inf: bit v of bitmask [B, P, V/32] row (b, j) allows token v."""
-
-    @staticmethod
-    def execute[target: StaticString](
-        masked: OutputTensor[dtype=DType.float32, rank=2, ...],
-        logits: InputTensor[dtype=DType.float32, rank=2, ...],
-        bitmask: InputTensor[dtype=DType.int32, rank=3, ...],
-        drafts: InputTensor[dtype=DType.int64, rank=2, ...],
-        ctx: DeviceContext,
-    ) raises:
-        var k = drafts.dim_size(1)
-        var v = logits.dim_size(1)
-        var rows = bitmask.dim_size(1)
-        var words = bitmask.dim_size(2)
-        if rows < k + 1 or words * 32 < v:
-            raise Error("sd_mask: the bitmask has fewer rows than verified tokens, or fewer bits than the vocabulary")
-        for r in range(logits.dim_size(0)):
-            var bits = bitmask.unsafe_ptr().unsafe_offset((r // (k + 1) * rows + r % (k + 1)) * words)
-            for i in range(v):
-                var word = UInt32(bits[unsafe_offset=i // 32])
-                var allowed = (word >> UInt32(i % 32)) & 1 == 1
-                masked.unsafe_ptr()[unsafe_offset=r * v + i] = (
-                    logits.unsafe_ptr()[unsafe_offset=r * v + i] if allowed else Float32.MIN
-                )
