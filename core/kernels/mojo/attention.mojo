@@ -8,9 +8,11 @@ import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from std.collections import Array
 from std.math import exp, fma, sqrt
 from .common import F32P, I32P, Scratch, Vec, W, at, bf16_row, bf16v, dots8, ld, parallel, rope, rope_table, st
+from .gpu.attention import attend as attend_gpu
 from .layout import EXACT, THREADS, BLOCK, KV_OFFSET, LAYER, Leaf, PAGE_SIZE, RATIO, WINDOW
 
 comptime KEYS = 64  # keys per softmax block
@@ -100,6 +102,15 @@ struct Attend:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            attend_gpu(
+                ctx, o.unsafe_ptr(), window.unsafe_ptr(), rows_leaf.unsafe_ptr(), q.unsafe_ptr(), chosen.unsafe_ptr(),
+                block_rows.unsafe_ptr(), seq.unsafe_ptr(), pos.unsafe_ptr(), last.unsafe_ptr(), table.unsafe_ptr(),
+                sink.unsafe_ptr(), inv_freq.unsafe_ptr(), layer.unsafe_ptr(), mode.unsafe_ptr(), q.dim_size(0),
+                sink.dim_size(0), q.dim_size(1) // sink.dim_size(0), inv_freq.dim_size(0), chosen.dim_size(1),
+                window.dim_size(2), window.dim_size(3), rows_leaf.dim_size(3), table.dim_size(1),
+            )
+            return
         var t = q.dim_size(0)
         var hk = q.dim_size(1)
         var heads = sink.dim_size(0)

@@ -4,7 +4,9 @@ import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from .common import F32P, I32P, Rows, Scratch, U8P, bf16_row, parallel, rms_norm, rope, rope_table
+from .gpu.attention_in import attention_in, context_rows
 from .layout import EXACT, THREADS, BLOCK, LAYER, Leaf, PAGE_SIZE, RMS_EPS
 from .linear import linear
 from .quant import E4M3, qdq_fp8
@@ -44,6 +46,16 @@ struct AttentionIn:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            attention_in(
+                ctx, q.unsafe_ptr(), latent.unsafe_ptr(), kv.unsafe_ptr(), window.unsafe_ptr(), x.unsafe_ptr(),
+                seq.unsafe_ptr(), pos.unsafe_ptr(), table.unsafe_ptr(), wq_a.unsafe_ptr(), wq_a_scale.unsafe_ptr(),
+                q_norm.unsafe_ptr(), wq_b.unsafe_ptr(), wq_b_scale.unsafe_ptr(), wkv.unsafe_ptr(), wkv_scale.unsafe_ptr(),
+                kv_norm.unsafe_ptr(), inv_freq.unsafe_ptr(), layer.unsafe_ptr(), model.unsafe_ptr(), mode.unsafe_ptr(),
+                x.dim_size(0), x.dim_size(1), latent.dim_size(1), kv.dim_size(1), q.dim_size(1), inv_freq.dim_size(0),
+                window.dim_size(2), window.dim_size(3), table.dim_size(1),
+            )
+            return
         var t = x.dim_size(0)
         var d = x.dim_size(1)
         var nq = latent.dim_size(1)
@@ -160,6 +172,16 @@ struct ContextRows:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            if slots.dim_size(0) > 0:
+                context_rows(
+                    ctx, kv.unsafe_ptr(), window.unsafe_ptr(), m.unsafe_ptr(), seq.unsafe_ptr(), pos.unsafe_ptr(),
+                    table.unsafe_ptr(), wkv.unsafe_ptr(), wkv_scale.unsafe_ptr(), kv_norm.unsafe_ptr(),
+                    inv_freq.unsafe_ptr(), layer.unsafe_ptr(), model.unsafe_ptr(), mode.unsafe_ptr(), m.dim_size(0),
+                    m.dim_size(1), kv.dim_size(1), inv_freq.dim_size(0), window.dim_size(2), window.dim_size(3),
+                    table.dim_size(1),
+                )
+            return
         if slots.dim_size(0) == 0:  # nobody drafts: the drafter costs nothing
             return
         var t = m.dim_size(0)

@@ -3,8 +3,10 @@
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from .attention_in import CHUNK
 from .common import F32P, I32P, Rows, Scratch, U8P, bf16_row, parallel
+from .gpu.attention_out import attention_out
 from .hyper import expand
 from .layout import EXACT, THREADS
 from .linear import linear
@@ -33,6 +35,14 @@ struct AttentionOut:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            attention_out(
+                ctx, h_out.unsafe_ptr(), y.unsafe_ptr(), o.unsafe_ptr(), h.unsafe_ptr(), mix.unsafe_ptr(),
+                wo_a.unsafe_ptr(), wo_a_scale.unsafe_ptr(), wo_b.unsafe_ptr(), wo_b_scale.unsafe_ptr(), mode.unsafe_ptr(),
+                o.dim_size(0), o.dim_size(1), h.dim_size(1), h.dim_size(2), mix.dim_size(1), wo_a.dim_size(0),
+                wo_a.dim_size(1),
+            )
+            return
         var t = o.dim_size(0)
         var hk = o.dim_size(1)
         var c = h.dim_size(1)

@@ -7,9 +7,11 @@ import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from std.math import exp
 from .attention_in import CHUNK, copy
 from .common import F32P, I32P, Rows, Scratch, U8P, at, bf16, bf16_row, parallel, rms_norm, rope, rope_table
+from .gpu.compress import compress
 from .layout import EXACT, THREADS, KEY_OFFSET, KV_OFFSET, Leaf, OPEN_LAYER, OWNS_KEYS, PAGE_SIZE, RATIO, RMS_EPS
 from .linear import linear
 from .quant import BF16, qdq_mxfp4, qdq_nvfp4
@@ -55,6 +57,19 @@ struct Compress:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            # Without a gate of its own (ratio 1) the layer hands over wkv twice.
+            var gated = Int(wgate.unsafe_ptr()) != Int(wkv.unsafe_ptr())
+            compress(
+                ctx, latent.unsafe_ptr(), rows_leaf.unsafe_ptr(), keys_leaf.unsafe_ptr(), open_leaf.unsafe_ptr(),
+                x.unsafe_ptr(), seq.unsafe_ptr(), pos.unsafe_ptr(), table.unsafe_ptr(),
+                wkv.unsafe_ptr().unsafe_bitcast[UInt8](), wgate.unsafe_ptr().unsafe_bitcast[UInt8](), norm.unsafe_ptr(),
+                wk.unsafe_ptr().unsafe_bitcast[UInt8](), k_norm.unsafe_ptr(), inv_freq.unsafe_ptr(), layer.unsafe_ptr(),
+                model.unsafe_ptr(), mode.unsafe_ptr(), x.dim_size(0), x.dim_size(1), latent.dim_size(1), k_norm.dim_size(0),
+                inv_freq.dim_size(0), rows_leaf.dim_size(3), keys_leaf.dim_size(3), open_leaf.dim_size(2),
+                open_leaf.dim_size(3), table.dim_size(1), gated,
+            )
+            return
         var t = x.dim_size(0)
         var d = x.dim_size(1)
         var k = latent.dim_size(1)

@@ -7,9 +7,11 @@ and spreads its output with its own post and comb. A mix row is [pre C | post C 
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from std.collections import Array
 from std.math import exp, sqrt
 from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16v, ld, parallel, rms_norm, sigmoid, st, sum_squares
+from .gpu.hyper import sublayer_in
 from .layout import EXACT, THREADS, HC_EPS, HC_ITERATIONS, RMS_EPS
 from .linear import linear
 from .quant import F32
@@ -121,6 +123,13 @@ struct SublayerIn:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            sublayer_in(
+                ctx, mix.unsafe_ptr(), x.unsafe_ptr(), h.unsafe_ptr(), before.unsafe_ptr(), fn_.unsafe_ptr(),
+                scale.unsafe_ptr(), base.unsafe_ptr(), norm.unsafe_ptr(), layer.unsafe_ptr(), model.unsafe_ptr(),
+                mode.unsafe_ptr(), h.dim_size(0), h.dim_size(1), h.dim_size(2), mix.dim_size(1),
+            )
+            return
         var t = h.dim_size(0)
         var c = h.dim_size(1)
         var d = h.dim_size(2)

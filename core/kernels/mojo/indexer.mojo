@@ -9,12 +9,14 @@ import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from std.collections import Array
 from std.math import sqrt
 from std.memory import bitcast
 from .attention_in import CHUNK
 from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16, bf16_row, bf16v, dots8, parallel, rope, rope_table
 from .common import st
+from .gpu.indexer import index
 from .layout import EXACT, THREADS, CANDIDATES, CANDIDATE_BLOCK, KEY_OFFSET, Leaf, PAGE_SIZE, RATIO
 from .linear import linear
 from .quant import BF16, E4M3, qdq_fp8, qdq_mxfp4
@@ -117,6 +119,18 @@ struct Index:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            # No request has more keys of one source than its pages hold of all sources.
+            index(
+                ctx, chosen.unsafe_ptr(), blocks.unsafe_ptr(), keys_leaf.unsafe_ptr(), x.unsafe_ptr(), latent.unsafe_ptr(),
+                candidates.unsafe_ptr(), seq.unsafe_ptr(), pos.unsafe_ptr(), table.unsafe_ptr(), wq_b.unsafe_ptr(),
+                wq_b_scale.unsafe_ptr(), weights_proj.unsafe_ptr().unsafe_bitcast[UInt8](), inv_freq.unsafe_ptr(),
+                layer.unsafe_ptr(), mode.unsafe_ptr(), x.dim_size(0), x.dim_size(1), latent.dim_size(1),
+                weights_proj.dim_size(0), wq_b.dim_size(0) // weights_proj.dim_size(0), inv_freq.dim_size(0),
+                chosen.dim_size(1), blocks.dim_size(1), keys_leaf.dim_size(3), table.dim_size(1),
+                table.dim_size(1) * keys_leaf.dim_size(3),
+            )
+            return
         var t = x.dim_size(0)
         var d = x.dim_size(1)
         var nq = latent.dim_size(1)

@@ -7,9 +7,11 @@ over its experts in ascending id, then the shared one, whatever else is in the b
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
 from std.math import exp, log, sqrt
 from .attention_in import CHUNK
 from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16_row, bf16v, ld, parallel, sigmoid_v, st
+from .gpu.moe import moe
 from .hyper import expand
 from .layout import EXACT, THREADS, EXPERTS_PER_TOKEN, ROUTED_SCALING, SWIGLU_LIMIT
 from .linear import linear
@@ -92,6 +94,16 @@ struct Moe:
         mode: InputTensor[dtype=DType.int32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        comptime if is_gpu[target]():
+            moe(
+                ctx, h_out.unsafe_ptr(), y.unsafe_ptr(), ids.unsafe_ptr(), weights.unsafe_ptr(), x.unsafe_ptr(),
+                h.unsafe_ptr(), mix.unsafe_ptr(), gate.unsafe_ptr().unsafe_bitcast[UInt8](), bias.unsafe_ptr(),
+                w1.unsafe_ptr(), w1_scale.unsafe_ptr(), w3.unsafe_ptr(), w3_scale.unsafe_ptr(), w2.unsafe_ptr(),
+                w2_scale.unsafe_ptr(), s1.unsafe_ptr(), s1_scale.unsafe_ptr(), s3.unsafe_ptr(), s3_scale.unsafe_ptr(),
+                s2.unsafe_ptr(), s2_scale.unsafe_ptr(), model.unsafe_ptr(), mode.unsafe_ptr(), x.dim_size(0), x.dim_size(1),
+                h.dim_size(1), mix.dim_size(1), gate.dim_size(0), w1.dim_size(1), ids.dim_size(1),
+            )
+            return
         var t = x.dim_size(0)
         var d = x.dim_size(1)
         var c = h.dim_size(1)
