@@ -1,19 +1,18 @@
 """Output projections on the GPU: grouped low-rank projection, wo_b, expand."""
 
-from std.math import ceildiv
 from max.gpu.host import DeviceContext
 from ..common import F32P, I32P, U8P
 from ..quant import E4M3
-from .base import BLOCK_THREADS
-from .hyper import expand_kernel
-from .linear import linear_gpu, linear_pair, planes_for, pointer, stage
+from .expand import expand
+from .linear import linear_gpu, linear_pair, planes_for, pointer
+from .staged import stage
 
 
 def attention_out(
     ctx: DeviceContext, h_out: F32P, y: F32P, o: F32P, h: F32P, mix: F32P, wo_a: U8P, wo_a_scale: U8P, wo_b: U8P,
     wo_b_scale: U8P, mode: I32P, t: Int, hk: Int, c: Int, d: Int, m: Int, na: Int, ka: Int,
 ) raises:
-    """See `sd_attention_out`."""
+    """See `sd_attention_out`; five launches."""
     if t == 0:
         return
     var groups = hk // ka
@@ -27,10 +26,7 @@ def attention_out(
     var staged = planes_for(ctx, t, na)
     stage(ctx, pointer(staged), pointer(a), na, t, na, True, mode)
     linear_gpu[E4M3](ctx, y, pointer(staged), t, na, wo_b, wo_b_scale, d, True, mode)
-    ctx.enqueue_function[expand_kernel](
-        h_out, y, h, mix, Int32(c), Int32(d), Int32(m), mode, grid_dim=(t, ceildiv(d, BLOCK_THREADS)),
-        block_dim=BLOCK_THREADS,
-    )
+    expand(ctx, h_out, y, h, mix, t, c, d, m, mode)
     _ = planes^
     _ = a^
     _ = staged^

@@ -4,8 +4,10 @@ A kernel reads its switches (`mode`, layer settings) on the device, so that a la
 captured step stays valid. Sums have one fixed order, whatever else is in the batch.
 """
 
+from std.collections import Array
 from std.math import ceildiv, fma, sqrt
 from std.memory import AddressSpace, bitcast, stack_allocation
+from std.sys.intrinsics import llvm_intrinsic
 from max.gpu import barrier, block_dim, block_idx, lane_id, thread_idx, warp_id
 from max.gpu.host import DeviceBuffer, DeviceContext
 from max.gpu.primitives.warp import shuffle_xor
@@ -40,6 +42,51 @@ def warp_max(x: Float32) -> Float32:
     comptime for i in range(5):
         v = max(v, shuffle_xor(v, UInt32(16 >> i)))
     return v
+
+
+@always_inline
+def warp_sums[n: Int](mut v: Array[Float32, n]) -> Float32:
+    """Lane i gets the sum over a warp of v[i / (32 / n)], n a power of two up to 32; the same tree as `warp_sum`.
+
+    Lanes swap halves of what they hold, so 32 sums take 31 shuffles and not 160; v is used up.
+    """
+    comptime for step in range(5):
+        comptime bit = 16 >> step
+        comptime half = n >> (step + 1)
+        comptime if half > 0:
+            var upper = Int(lane_id()) & bit != 0
+            comptime for i in range(half):
+                var kept = v[i + half] if upper else v[i]
+                var sent = v[i] if upper else v[i + half]
+                v[i] = kept + shuffle_xor(sent, UInt32(bit))
+        else:
+            v[0] += shuffle_xor(v[0], UInt32(bit))
+    return v[0]
+
+
+@always_inline
+def warp_top(x: UInt32) -> UInt32:
+    """The largest of a warp's values, in every lane."""
+    return llvm_intrinsic["llvm.nvvm.redux.sync.umax", UInt32](x, Int32(-1))
+
+
+@always_inline
+def warp_least(x: UInt32) -> UInt32:
+    """The smallest of a warp's values, in every lane."""
+    return llvm_intrinsic["llvm.nvvm.redux.sync.umin", UInt32](x, Int32(-1))
+
+
+@always_inline
+def warp_total(x: UInt32) -> UInt32:
+    """The sum of a warp's integers, in every lane."""
+    return llvm_intrinsic["llvm.nvvm.redux.sync.add", UInt32](x, Int32(-1))
+
+
+@always_inline
+def reciprocal(x: Float32) -> Float32:
+    """One over x to about an ulp, for x of ordinary size: the hardware's guess and a Newton step."""
+    var guess = llvm_intrinsic["llvm.nvvm.rcp.approx.ftz.f", Float32](x)
+    return fma(guess, fma(-x, guess, Float32(1)), guess)
 
 
 @always_inline
