@@ -1,24 +1,50 @@
 """Queries, latents and window rows on the GPU."""
 
-from std.math import ceildiv, fma, sqrt
-from max.gpu import block_idx, lane_id, thread_idx, warp_id
+from std.math import sqrt
+from max.gpu import block_idx
 from max.gpu.host import DeviceContext
-from ..common import F32P, I32P, U32P, U8P, at, bf16
+from ..common import F32P, I32P, U32P, U8P, at
 from ..layout import BLOCK, LAYER, Leaf, PAGE_SIZE, RMS_EPS
 from ..quant import E4M3
 from .base import BF16P, BLOCK_THREADS, WARPS, Shared, block_sum, is_exact, shared
-from .linear import linear_gpu, linear_pair, planes_for, pointer, stage
-from .rope import rope_heads_kernel, rope_in_warp
-from .staged import fp8_in_warp, put
+from .linear import linear_gpu, linear_pair, planes_for, pointer
+from .rope import rope_heads, rope_quad, turns_at
+from .staged import fp8_quad, stage
+from .vectors import Four, column_of, load_row, put_many, round4, squares_of, store4
+
+comptime QUADS = 2  # of a thread: up to SPAN values of a query latent stay in registers
+comptime SPAN = 4 * QUADS * BLOCK_THREADS
+comptime STEP = 4 * BLOCK_THREADS
 
 
 @always_inline
-def row_scale(row: F32P, n: Int, eps: Float32, spare: Shared) -> Float32:
-    """Reciprocal root mean square of a row, formed by a block."""
-    var squares = Float32(0)
-    for i in range(Int(thread_idx.x), n, BLOCK_THREADS):
-        squares = fma(at(row, i), at(row, i), squares)
+def inverse_rms(squares: Float32, n: Int, eps: Float32, spare: Shared) -> Float32:
+    """Reciprocal root mean square of n values, of which this thread has summed up some squares; by a block."""
     return 1 / sqrt(block_sum(squares, spare) / Float32(n) + eps)
+
+
+@always_inline
+def latent_row(
+    row: F32P, planes: BF16P, stride: Int, place: Int, n: Int, norm: F32P, eps: Float32, exact: Bool, spare: Shared
+):
+    """A projected query latent normed in place, and its FP8 values put at element `place` of the planes; by a block."""
+    var v = load_row[QUADS](row, 0, n)
+    var weights = load_row[QUADS](norm, 0, n)
+    var squares = squares_of(v)
+    for first in range(SPAN, n, SPAN):
+        squares += squares_of(load_row[QUADS](row, first, n))
+    var scale = inverse_rms(squares, n, eps, spare)
+    for first in range(0, n, SPAN):
+        if first > 0:
+            v = load_row[QUADS](row, first, n)
+            weights = load_row[QUADS](norm, first, n)
+        comptime for q in range(QUADS):
+            var i = first + column_of(q)
+            var y = round4(v[q] * scale * weights[q], exact)
+            var staged = fp8_quad(y, exact)
+            if i < n:
+                store4(row, i, y)
+                put_many[4](planes, stride, place + i, staged, exact)
 
 
 @always_inline
@@ -27,15 +53,26 @@ def window_row(
     exact: Bool, spare: Shared,
 ):
     """A projected row made a key by a block: normed, turned, FP8; also written to `stored` if `keep`."""
-    var scale = row_scale(row, k, eps, spare)
-    for first in range(Int(warp_id()) * 32, k, BLOCK_THREADS):
-        var i = first + Int(lane_id())
-        var v = bf16(at(row, i) * scale * at(norm, i), exact)
-        v = rope_in_warp(v, i, k - 2 * half, freq, position, exact)
-        v = fp8_in_warp(v, exact)
-        row[unsafe_offset=i] = v
-        if keep:
-            stored[unsafe_offset=i] = v
+    var begin = k - 2 * half
+    var v = load_row[1](row, 0, k)
+    var weights = load_row[1](norm, 0, k)
+    var turns = turns_at(column_of(0), begin, freq, position) if column_of(0) < k else Four(0)
+    var squares = squares_of(v)
+    for first in range(STEP, k, STEP):
+        squares += squares_of(load_row[1](row, first, k))
+    var scale = inverse_rms(squares, k, eps, spare)
+    for first in range(0, k, STEP):
+        var i = first + column_of(0)
+        if first > 0:
+            v = load_row[1](row, first, k)
+            weights = load_row[1](norm, first, k)
+            turns = turns_at(i, begin, freq, position) if i < k else Four(0)
+        var y = round4(v[0] * scale * weights[0], exact)
+        y = fp8_quad(rope_quad(y, turns, i, begin, exact), exact)
+        if i < k:
+            store4(row, i, y)
+            if keep:
+                store4(stored, i, y)
 
 
 def latent_kernel(
@@ -50,13 +87,7 @@ def latent_kernel(
     var spare = shared[WARPS]()
     if block_idx.y == 0:
         var n = Int(nq)
-        var row = latent.unsafe_offset(r * n)
-        var scale = row_scale(row, n, eps, spare)
-        for first in range(Int(warp_id()) * 32, n, BLOCK_THREADS):
-            var i = first + Int(lane_id())
-            var v = bf16(at(row, i) * scale * at(q_norm, i), exact)
-            row[unsafe_offset=i] = v
-            put(planes, Int(stride), r * n + i, fp8_in_warp(v, exact), exact)
+        latent_row(latent.unsafe_offset(r * n), planes, Int(stride), r * n, n, q_norm, eps, exact, spare)
         return
     var position = Int(pos[unsafe_offset=r])
     var keep = layer[unsafe_offset=BLOCK] == 0 and position >= 0
@@ -76,7 +107,7 @@ def attention_in(
     freq: F32P, layer: I32P, model: F32P, mode: I32P, t: Int, d: Int, nq: Int, k: Int, hk: Int, half: Int,
     layers: Int, slots: Int, width: Int,
 ) raises:
-    """See `sd_attention_in`."""
+    """See `sd_attention_in`; five launches."""
     if t == 0:
         return
     var planes = planes_for(ctx, t, d)
@@ -92,9 +123,7 @@ def attention_in(
         block_dim=BLOCK_THREADS,
     )
     linear_gpu[E4M3](ctx, q, pointer(staged), t, nq, wq_b, wq_b_scale, hk, True, mode)
-    ctx.enqueue_function[rope_heads_kernel](
-        q, pos, freq, Int32(hk), Int32(k), Int32(half), mode, grid_dim=(t, hk // k), block_dim=32
-    )
+    rope_heads(ctx, q, pos, freq, t, hk, k, half, mode)
     _ = planes^
     _ = staged^
 
@@ -124,7 +153,7 @@ def context_rows(
     norm: F32P, freq: F32P, layer: I32P, model: F32P, mode: I32P, t: Int, d: Int, k: Int, half: Int, layers: Int,
     slots: Int, width: Int,
 ) raises:
-    """See `sd_context_rows`."""
+    """See `sd_context_rows`; three launches."""
     if t == 0:
         return
     var planes = planes_for(ctx, t, d)

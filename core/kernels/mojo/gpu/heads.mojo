@@ -7,7 +7,8 @@ from ..common import F32P, I32P, U8P
 from ..quant import BF16, E4M3
 from .base import BLOCK_THREADS, is_exact
 from .collapse import STEP, collapse_kernel, norm_rows_kernel
-from .linear import linear_gpu, planes_for, pointer, stage
+from .linear import linear_gpu, planes_for, pointer
+from .staged import stage
 from .vectors import load4, round4, store4
 
 
