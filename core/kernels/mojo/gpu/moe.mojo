@@ -39,9 +39,12 @@ def combine_kernel(
     var exact = is_exact(mode)
     var total = Four(0)
     for first in range(0, k, TOGETHER):
+        var slots = Array[Int32, TOGETHER](fill=0)
+        comptime for j in range(TOGETHER):
+            slots[j] = slot_of[unsafe_offset=r * k + min(first + j, k - 1)]
         var v = Array[Four, TOGETHER](fill=Four(0))
         comptime for j in range(TOGETHER):
-            v[j] = load4(results, Int(slot_of[unsafe_offset=r * k + min(first + j, k - 1)]) * d + i)
+            v[j] = load4(results, Int(slots[j]) * d + i)
         comptime for j in range(TOGETHER):
             total = total + v[j] if first + j < k else total
     total = round4(total + last, exact)

@@ -4,7 +4,7 @@ A row is routed by one warp, the same way in either kernel. Slots are (row, chos
 then row.
 """
 
-from std.atomic import Atomic
+from std.atomic import Atomic, Ordering
 from std.collections import Array
 from std.math import exp, fma, sqrt
 from std.memory import AddressSpace
@@ -25,6 +25,7 @@ comptime GROUP_THREADS = 512
 comptime OWN_EXPERTS = MAX_EXPERTS // GROUP_THREADS  # neighbours whose counts one thread sums up
 comptime ONE_LAUNCH_ROWS = 32
 comptime NEAR_SLOTS = 3072  # as many fit in shared memory
+comptime CountUp = Atomic[Int32, scope="block"]
 comptime USED = 20  # a count of experts in use lies above this many bits of a count of slots
 
 
@@ -51,6 +52,8 @@ def route_row[
 
     Lane i looks after experts i, i + 32 … and gives back choice i.
     """
+    if k < 1:
+        return 0
     var lane = Int(lane_id())
     var own = Array[Float32, per](fill=0)
     var shift = Array[Float32, per](fill=0)
@@ -117,7 +120,9 @@ def group[
         counts[unsafe_offset=thread + i * GROUP_THREADS] = 0
     barrier()
     for i in range(thread, slots, GROUP_THREADS):
-        _ = Atomic.fetch_add(counts.unsafe_offset(Int(chosen[unsafe_offset=i])), Int32(1))
+        _ = CountUp.fetch_add[ordering=Ordering.RELAXED](
+            counts.unsafe_offset(Int(chosen[unsafe_offset=i])), Int32(1)
+        )
     barrier()
     # Slots and experts in use before each expert: one prefix sum over both, packed.
     var own = Array[Int32, OWN_EXPERTS](fill=0)
@@ -153,7 +158,9 @@ def group[
     barrier()
     # Pairs fall into their expert's slots in any order; each then counts those before it, so the result is one only.
     for i in range(thread, slots, GROUP_THREADS):
-        var place = Atomic.fetch_add(ends.unsafe_offset(Int(chosen[unsafe_offset=i])), Int32(1))
+        var place = CountUp.fetch_add[ordering=Ordering.RELAXED](
+            ends.unsafe_offset(Int(chosen[unsafe_offset=i])), Int32(1)
+        )
         order[unsafe_offset=Int(place)] = Int32(i)
     barrier()
     for p in range(thread, slots, GROUP_THREADS):
