@@ -120,9 +120,7 @@ def group[
         counts[unsafe_offset=thread + i * GROUP_THREADS] = 0
     barrier()
     for i in range(thread, slots, GROUP_THREADS):
-        _ = CountUp.fetch_add[ordering=Ordering.RELAXED](
-            counts.unsafe_offset(Int(chosen[unsafe_offset=i])), Int32(1)
-        )
+        _ = CountUp.fetch_add[ordering=Ordering.RELAXED](counts.unsafe_offset(Int(chosen[unsafe_offset=i])), Int32(1))
     barrier()
     # Slots and experts in use before each expert: one prefix sum over both, packed.
     var own = Array[Int32, OWN_EXPERTS](fill=0)
