@@ -59,12 +59,13 @@ def parallel[F: def(Int) -> None](body: F, items: Int, work: Int, most: Int):
 
 @always_inline
 def bf16v(x: Vec, exact: Bool) -> Vec:
-    """Rounds to bfloat16, nearest, ties to even, when `exact`."""
+    """Rounds to bfloat16, nearest, ties to even, when `exact`. A NaN stays one."""
     if not exact:
         return x
     var bits = bitcast[DType.uint32, W](x)
     var rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return bitcast[DType.float32, W](rounded)
+    # A GPU's NaN is 0x7FFFFFFF, whose bits round to -0.
+    return x.eq(x).select(bitcast[DType.float32, W](rounded), x)
 
 
 @always_inline
@@ -73,7 +74,8 @@ def bf16(x: Float32, exact: Bool) -> Float32:
     if not exact:
         return x
     var bits = bitcast[DType.uint32](x)
-    return bitcast[DType.float32]((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000)
+    var rounded = bitcast[DType.float32]((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000)
+    return rounded if x == x else x
 
 
 def bf16_row(row: F32P, n: Int, exact: Bool):

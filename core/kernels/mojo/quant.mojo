@@ -99,7 +99,8 @@ def round_e4m3(x: Vec) -> Vec:
     var normal = bitcast[DType.float32, W]((bits + 0x7FFFF + ((bits >> 20) & 1)) & 0xFFF00000)
     # Adding 1.5 * 2^14 leaves steps of 2^-9, e4m3's subnormal step.
     var tiny = (v + 24576.0) - 24576.0
-    return abs(v).lt(Vec(0.015625)).select(tiny, normal)
+    # Of a NaN, `normal` may be zero; its comparison is false.
+    return abs(v).ge(Vec(0.015625)).select(normal, tiny)
 
 
 @always_inline

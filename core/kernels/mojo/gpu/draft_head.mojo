@@ -8,15 +8,15 @@ from std.collections import Array
 from std.math import ceildiv
 from std.memory import AddressSpace, stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, grid_dim, lane_id, thread_idx, warp_id
-from max.gpu.host import DeviceContext
+from max.gpu.host import DeviceContext, FuncAttribute
 from max.gpu.primitives.warp import shuffle_xor
 from std.utils import StaticTuple
 from ..common import F32P, I32P, I64P, U64P, U8P, at, bf16_at
 from ..quant import BF16
 from .base import BLOCK_THREADS, WARPS, shared, warp_sum
 from .collapse import collapse_kernel
-from .linear import linear_gpu, planes_for, pointer, store_tile
-from .matmul import Acc, span
+from .linear import linear_gpu, planes_for, pointer, memory_of, store_tile
+from .matmul import Acc, Panels, STAGES, block_memory, span, stage_bytes
 from .sampling import DRAW_THREADS, F64P, PART, four_logits, part_draw, part_logit, parts_of_vocabulary, store_part
 from .sampling import winner
 
@@ -51,7 +51,8 @@ def markov_kernel[
     var t0 = Int(block_idx.y) * NT * 8
     var n0 = (Int(block_idx.x) * WARPS + warp) * 16
     var tokens = stack_allocation[NT * 8, DType.int32, address_space=AddressSpace.SHARED]()
-    var sums = shared[WARPS * NT * 128]().unsafe_offset(warp * NT * 128)
+    var ring = block_memory().unsafe_offset(warp * STAGES * stage_bytes[1]())
+    var sums = block_memory().unsafe_offset(WARPS * STAGES * stage_bytes[1]() + warp * NT * 512).unsafe_bitcast[Float32]()
     for i in range(warp, NT * 8, WARPS):
         var request = min(t0 + i, requests - 1)
         var token = given_token(ids, values, marks, request, place, block, requests, Int(parts), Int(known))
@@ -64,8 +65,11 @@ def markov_kernel[
             offsets[i] = Int(tokens[unsafe_offset=i * 8 + lane // 4]) * rank
         var acc = Array[Acc, NT](fill=Acc(0))
         # Embeddings are bfloat16 as stored: one plane, whatever the rounding of the run.
-        span[BF16, NT](acc, head, head, n0, v, rank, 0, rank, embed.unsafe_bitcast[BFloat16](), offsets, 0, 1)
-        store_tile[NT](sums, acc)
+        var panels = Panels[BF16, 1](rank)
+        panels.set(0, head, head, n0, v, rank)
+        span[BF16, 1, NT](acc, ring, panels, 0, rank, embed.unsafe_bitcast[BFloat16](), offsets, 0, 1)
+        comptime for i in range(NT):
+            store_tile(sums.unsafe_offset(i * 128), acc[i], False)
     barrier()
     if n0 >= v:
         return
@@ -161,6 +165,8 @@ def draft_head_gpu(
                 logits, pointer(values), pointer(marks), ids, embed, markov_head, Int32(place), Int32(block),
                 Int32(requests), Int32(v), Int32(rank), Int32(parts), Int32(known),
                 grid_dim=(ceildiv(v, 16 * WARPS), ceildiv(requests, 8 * NT)), block_dim=BLOCK_THREADS,
+                shared_mem_bytes=memory_of[1, NT](),
+                func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory_of[1, NT]())),
             )
 
         for place in range(block):

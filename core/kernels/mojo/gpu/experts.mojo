@@ -1,18 +1,32 @@
 """The two matmuls of the experts: packed FP4 for routed ones, FP8 for the shared one, over the slots of each."""
 
 from std.collections import Array
-from max.gpu import barrier, block_idx, lane_id, warp_id
+from std.math import ceildiv
+from std.utils import StaticTuple
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, lane_id, warp_id
+from max.gpu.host import DeviceContext, FuncAttribute
 from ..common import F32P, I32P, U8P, at, bf16, sigmoid
 from ..layout import SWIGLU_LIMIT
 from ..quant import E2M1, E4M3
-from .base import BF16P, Shared, WARPS, is_exact, parts_of, shared
-from .linear import store_tile
-from .matmul import Acc, chunk_columns, span
+from .base import BF16P, BLOCK_THREADS, Shared, WARPS, is_exact, parts_of
+from .linear import bounds_of, memory_of, store_tile
+from .matmul import Acc, Panels, Ring, STAGES, block_memory, span, stage_bytes
 from .staged import fp8_in_warp, put
 
-comptime TILES = 4  # row tiles of eight that one pass over the weights serves
-comptime FIRST_SPLIT = 4
+comptime MANY = 4  # row tiles of eight that one pass over the weights serves, where there are more than eight rows
+comptime FIRST_SPLIT = 2
 comptime SECOND_SPLIT = 2
+comptime SECOND_COLUMNS = WARPS // SECOND_SPLIT * 16
+
+
+@always_inline
+def ring_of(warp: Int) -> Ring:
+    return block_memory().unsafe_offset(warp * STAGES * stage_bytes[1]())
+
+
+@always_inline
+def sums_of() -> Shared:
+    return block_memory().unsafe_offset(WARPS * STAGES * stage_bytes[1]()).unsafe_bitcast[Float32]()
 
 
 @always_inline
@@ -28,31 +42,6 @@ def expert_of(place: Int, active: I32P, starts: I32P, experts: Int, slots: Int, 
 
 
 @always_inline
-def bounds_of[fmt: Int](k: Int, split: Int, part: Int) -> Tuple[Int, Int]:
-    """First and end column of a span, whole chunks each."""
-    comptime chunk = chunk_columns[fmt]()
-    var length = (k + chunk * split - 1) // (chunk * split) * chunk
-    var begin = min(part * length, k)
-    return (begin, min(begin + length, k))
-
-
-@always_inline
-def both[fmt: Int, NT: Int](
-    home: Shared, w1: U8P, q1: U8P, w3: U8P, q3: U8P, n0: Int, inner: Int, d: Int, part: Int, x: BF16P,
-    offsets: Array[Int, NT], plane: Int, parts: Int,
-):
-    """One warp's spans of gate and up for 16 outputs, stored one behind the other."""
-    var bounds = bounds_of[fmt](d, FIRST_SPLIT, part)
-    var acc = Array[Acc, NT](fill=Acc(0))
-    span[fmt, NT](acc, w1, q1, n0, inner, d, bounds[0], bounds[1], x, offsets, plane, parts)
-    store_tile[NT](home, acc)
-    comptime for i in range(NT):
-        acc[i] = Acc(0)
-    span[fmt, NT](acc, w3, q3, n0, inner, d, bounds[0], bounds[1], x, offsets, plane, parts)
-    store_tile[NT](home.unsafe_offset(NT * 128), acc)
-
-
-@always_inline
 def first_tiles[fmt: Int, NT: Int](
     hidden: BF16P, x: BF16P, weights: F32P, slot_pairs: I32P, w1: U8P, q1: U8P, w3: U8P, q3: U8P, sums: Shared,
     begin: Int, done: Int, count: Int, t: Int, d: Int, inner: Int, k: Int, shared_expert: Bool, model: F32P,
@@ -62,27 +51,32 @@ def first_tiles[fmt: Int, NT: Int](
     var warp = Int(warp_id())
     var lane = Int(lane_id())
     var slots = t * k
-    var n0 = Int(block_idx.x) * 32 + warp // FIRST_SPLIT * 16
+    # Warps: gate or up, then the half of the 32 columns, then the span.
+    var n0 = Int(block_idx.x) * 32 + warp // FIRST_SPLIT % 2 * 16
+    var is_gate = warp < WARPS // 2
     var offsets = Array[Int, NT](fill=0)
     comptime for i in range(NT):
         var slot = min(done + i * 8 + lane // 4, count - 1)
-        var row = slot if shared_expert else Int(slot_pairs[unsafe_offset=begin + slot]) // k
+        var row = slot if shared_expert else Int(UInt32(slot_pairs[unsafe_offset=begin + slot]) // UInt32(k))
         offsets[i] = row * d
     if n0 < inner:
-        both[fmt, NT](
-            sums.unsafe_offset(warp * 2 * NT * 128), w1, q1, w3, q3, n0, inner, d, warp % FIRST_SPLIT, x, offsets,
-            t * d, parts_of(exact),
-        )
+        var bounds = bounds_of[fmt](d, FIRST_SPLIT, warp % FIRST_SPLIT)
+        var panels = Panels[fmt, 1](d)
+        panels.set(0, w1 if is_gate else w3, q1 if is_gate else q3, n0, inner, d)
+        var acc = Array[Acc, NT](fill=Acc(0))
+        span[fmt, 1, NT](acc, ring_of(warp), panels, bounds[0], bounds[1], x, offsets, t * d, parts_of(exact))
+        comptime for i in range(NT):
+            store_tile(sums.unsafe_offset((warp * NT + i) * 128), acc[i], False)
     barrier()
     var limit = at(model, SWIGLU_LIMIT)
     var column = Int(block_idx.x) * 32 + lane
     for j in range(warp, min(8 * NT, count - done), WARPS):
-        var home = sums.unsafe_offset(lane // 16 * FIRST_SPLIT * 2 * NT * 128 + j * 16 + lane % 16)
+        var home = sums.unsafe_offset(lane // 16 * FIRST_SPLIT * NT * 128 + j * 16 + lane % 16)
         var gate = Float32(0)
         var up = Float32(0)
         comptime for part in range(FIRST_SPLIT):
-            gate += home[unsafe_offset=part * 2 * NT * 128]
-            up += home[unsafe_offset=(part * 2 + 1) * NT * 128]
+            gate += home[unsafe_offset=part * NT * 128]
+            up += home[unsafe_offset=(part + WARPS // 2) * NT * 128]
         gate = bf16(gate, exact)
         up = bf16(up, exact)
         gate = limit if gate > limit else gate
@@ -99,7 +93,11 @@ def first_tiles[fmt: Int, NT: Int](
     barrier()
 
 
-def first_kernel(
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(BLOCK_THREADS)),
+    `nvvm.minctasm`=SIMDLength(2),
+)
+def first_kernel[TILES: Int](
     hidden: BF16P, x: BF16P, weights: F32P, active: I32P, starts: I32P, slot_pairs: I32P, w1: U8P, q1: U8P, w3: U8P,
     q3: U8P, s1: U8P, sq1: U8P, s3: U8P, sq3: U8P, t_: Int32, d_: Int32, inner_: Int32, k_: Int32, experts_: Int32,
     model: F32P, mode: I32P,
@@ -112,13 +110,13 @@ def first_kernel(
     var experts = Int(experts_)
     var exact = is_exact(mode)
     var own = expert_of(Int(block_idx.y), active, starts, experts, t * k, t)
-    var sums = shared[WARPS * 2 * TILES * 128]()
+    var sums = sums_of()
     var e = own[0]
     var w = e * inner * (d // 2)
     var s = e * inner * (d // 32)
     var done = 0
     while done < own[2]:
-        var few = own[2] - done <= 8
+        var few = TILES == 1 or own[2] - done <= 8
         if e == experts and few:
             first_tiles[E4M3, 1](
                 hidden, x, weights, slot_pairs, s1, sq1, s3, sq3, sums, own[1], done, own[2], t, d, inner, k, True,
@@ -147,18 +145,21 @@ def second_tiles[fmt: Int, NT: Int](
     results: F32P, hidden: BF16P, w: U8P, s: U8P, sums: Shared, begin: Int, done: Int, count: Int, d: Int, inner: Int,
     plane: Int, exact: Bool,
 ):
-    """Slots done … done + 8 NT - 1 of an expert: 64 output columns, rounded."""
+    """Slots done … done + 8 NT - 1 of an expert: SECOND_COLUMNS output columns, rounded."""
     var warp = Int(warp_id())
     var lane = Int(lane_id())
-    var n0 = Int(block_idx.x) * 64 + warp // SECOND_SPLIT * 16
+    var n0 = Int(block_idx.x) * SECOND_COLUMNS + warp // SECOND_SPLIT * 16
     var offsets = Array[Int, NT](fill=0)
     comptime for i in range(NT):
         offsets[i] = (begin + min(done + i * 8 + lane // 4, count - 1)) * inner
     if n0 < d:
         var bounds = bounds_of[fmt](inner, SECOND_SPLIT, warp % SECOND_SPLIT)
+        var panels = Panels[fmt, 1](inner)
+        panels.set(0, w, s, n0, d, inner)
         var acc = Array[Acc, NT](fill=Acc(0))
-        span[fmt, NT](acc, w, s, n0, d, inner, bounds[0], bounds[1], hidden, offsets, plane, parts_of(exact))
-        store_tile[NT](sums.unsafe_offset(warp * NT * 128), acc)
+        span[fmt, 1, NT](acc, ring_of(warp), panels, bounds[0], bounds[1], hidden, offsets, plane, parts_of(exact))
+        comptime for i in range(NT):
+            store_tile(sums.unsafe_offset((warp * NT + i) * 128), acc[i], False)
     barrier()
     for i in range(warp % SECOND_SPLIT * 32 + lane, NT * 128, SECOND_SPLIT * 32):
         var row = done + i // 16
@@ -172,11 +173,15 @@ def second_tiles[fmt: Int, NT: Int](
     barrier()
 
 
-def second_kernel(
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(BLOCK_THREADS)),
+    `nvvm.minctasm`=SIMDLength(2),
+)
+def second_kernel[TILES: Int](
     results: F32P, hidden: BF16P, active: I32P, starts: I32P, w2: U8P, q2: U8P, s2: U8P, sq2: U8P, t_: Int32,
     d_: Int32, inner_: Int32, k_: Int32, experts_: Int32, mode: I32P,
 ):
-    """Gives results [T k + T, D]; grid (D / 64, most active experts + 1)."""
+    """Gives results [T k + T, D]; grid (D / SECOND_COLUMNS, most active experts + 1)."""
     var t = Int(t_)
     var d = Int(d_)
     var inner = Int(inner_)
@@ -184,13 +189,13 @@ def second_kernel(
     var experts = Int(experts_)
     var exact = is_exact(mode)
     var own = expert_of(Int(block_idx.y), active, starts, experts, slots, t)
-    var sums = shared[WARPS * TILES * 128]()
+    var sums = sums_of()
     var w = w2.unsafe_offset(own[0] * d * (inner // 2))
     var s = q2.unsafe_offset(own[0] * d * (inner // 32))
     var plane = (slots + t) * inner
     var done = 0
     while done < own[2]:
-        var few = own[2] - done <= 8
+        var few = TILES == 1 or own[2] - done <= 8
         if own[0] == experts and few:
             second_tiles[E4M3, 1](results, hidden, s2, sq2, sums, own[1], done, own[2], d, inner, plane, exact)
         elif own[0] == experts:
@@ -200,3 +205,32 @@ def second_kernel(
         else:
             second_tiles[E2M1, TILES](results, hidden, w, s, sums, own[1], done, own[2], d, inner, plane, exact)
         done += 8 if few else 8 * TILES
+
+
+def experts_gpu(
+    ctx: DeviceContext, results: F32P, hidden: BF16P, x: BF16P, weights: F32P, active: I32P, starts: I32P,
+    slot_pairs: I32P, w1: U8P, q1: U8P, w3: U8P, q3: U8P, w2: U8P, q2: U8P, s1: U8P, sq1: U8P, s3: U8P, sq3: U8P,
+    s2: U8P, sq2: U8P, model: F32P, mode: I32P, t: Int, d: Int, inner: Int, k: Int, experts: Int,
+) raises:
+    """Results [T k + T, D] of every slot from planes x; hidden planes [3, T k + T, I] are working memory."""
+    var most = min(experts, t * k) + 1
+
+    @__parameter
+    def launch[TILES: Int]() raises:
+        comptime memory = memory_of[1, TILES]()
+        ctx.enqueue_function[first_kernel[TILES]](
+            hidden, x, weights, active, starts, slot_pairs, w1, q1, w3, q3, s1, sq1, s3, sq3, Int32(t), Int32(d),
+            Int32(inner), Int32(k), Int32(experts), model, mode, grid_dim=(ceildiv(inner, 32), most),
+            block_dim=BLOCK_THREADS, shared_mem_bytes=memory,
+            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory)),
+        )
+        ctx.enqueue_function[second_kernel[TILES]](
+            results, hidden, active, starts, w2, q2, s2, sq2, Int32(t), Int32(d), Int32(inner), Int32(k),
+            Int32(experts), mode, grid_dim=(ceildiv(d, SECOND_COLUMNS), most), block_dim=BLOCK_THREADS,
+            shared_mem_bytes=memory, func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory)),
+        )
+
+    if t <= 8:
+        launch[1]()
+    else:
+        launch[MANY]()

@@ -9,17 +9,23 @@ Legend: g = lane / 4 (row of a tile), q = lane % 4 (its part of the columns), NT
 """
 
 from std.collections import Array
-from std.memory import bitcast
+from std.memory import AddressSpace, bitcast
 from max.gpu import lane_id
 from max.gpu.compute.mma import mma
+from max.gpu.memory import async_copy, async_copy_commit_group, async_copy_wait_group, external_memory
+from max.gpu.primitives.warp import shuffle_idx
 from ..common import I32P, U8P
 from ..linear import row_bytes, scale_row
 from ..quant import BF16, E2M1, E4M3
 from .base import BF16P
+from .staged import PLANES
 
 comptime Words = SIMD[DType.uint32, 4]
 comptime Pair = SIMD[DType.bfloat16, 2]
 comptime Acc = SIMD[DType.float32, 4]
+comptime Ring = Pointer[UInt8, MutAnyOrigin, address_space=AddressSpace.SHARED]
+comptime STAGES = 4  # chunks under way or in use per warp
+comptime Weight = Pointer[UInt8, MutUntrackedOrigin]
 
 
 @always_inline
@@ -117,86 +123,227 @@ def activations[fmt: Int, j: Int](x: Words) -> SIMD[DType.bfloat16, 4]:
 
 
 @always_inline
-def span[fmt: Int, NT: Int](
-    mut acc: Array[Acc, NT],
-    w: U8P,
-    s: U8P,
-    n0: Int,
-    n: Int,
-    k: Int,
-    begin: Int,
-    end: Int,
-    x: BF16P,
-    offsets: Array[Int, NT],
-    plane: Int,
-    parts: Int,
-):
-    """Adds columns begin … end - 1 of outputs n0 … n0 + 15 to acc.
+def block_memory() -> Ring:
+    """The block's dynamic shared memory; a launch says how much."""
+    var p = external_memory[UInt8, address_space=AddressSpace.SHARED, alignment=16]()
+    return p.unsafe_origin_cast[MutAnyOrigin]()
 
-    offsets[i]: where row g of activation tile i starts in a plane. Lanes past the last column add nothing; rows past
-    the last output repeat it.
+
+struct Panels[fmt: Int, M: Int](Copyable, Movable):
+    """Where a lane's weights of M tiles of 16 outputs lie (rows g and g + 8 of each), and where scales are loaded from.
+
+    Bases are the same in all lanes and offsets have 32 bits, which saves registers: a matrix is below 4 GiB.
     """
-    comptime mine = lane_columns[fmt]()
-    comptime chunk = chunk_columns[fmt]()
-    var lane = Int(lane_id())
-    var g = lane >> 2
-    var row0 = min(n0 + g, n - 1)
-    var row1 = min(n0 + g + 8, n - 1)
-    var w0 = w.unsafe_offset(row0 * row_bytes[fmt](k))
-    var w1 = w.unsafe_offset(row1 * row_bytes[fmt](k))
-    var scales0 = s.unsafe_offset(scale_row[fmt](row0, k))
-    var scales1 = s.unsafe_offset(scale_row[fmt](row1, k))
-    comptime ahead = chunks_ahead[fmt]()
-    var mine_from = (lane & 3) * mine
-    for c in range(begin, end, chunk * ahead):
-        # All loads of several chunks go out before the first is used: a weight is read once, from far away.
-        # A lane past the last column loads the first one instead and multiplies it by zero: no branch parts the loads.
-        var a0 = Array[Words, ahead](fill=Words(0))
-        var a1 = Array[Words, ahead](fill=Words(0))
-        var s0 = Array[UInt8, ahead](fill=0)
-        var s1 = Array[UInt8, ahead](fill=0)
-        comptime for u in range(ahead):
-            var column = c + u * chunk + mine_from
-            column = column if column < end else begin
-            a0[u] = load16(w0.unsafe_offset(row_bytes[fmt](column)))
-            a1[u] = load16(w1.unsafe_offset(row_bytes[fmt](column)))
-            comptime if fmt == E4M3 or fmt == E2M1:
-                s0[u] = scales0[unsafe_offset=column // 32]
-                s1[u] = scales1[unsafe_offset=column // 32]
-        var f0 = Array[UInt32, ahead](fill=0)
-        var f1 = Array[UInt32, ahead](fill=0)
-        comptime for u in range(ahead):
-            var inside = c + u * chunk + mine_from < end
-            comptime if fmt == E4M3 or fmt == E2M1:
-                f0[u] = factor_of[fmt](s0[u]) if inside else UInt32(0)
-                f1[u] = factor_of[fmt](s1[u]) if inside else UInt32(0)
+
+    var weights: Array[Weight, Self.M]
+    var scales: Array[Weight, Self.M]
+    var weight_at: Array[UInt32, 2 * Self.M]
+    var scale_at: Array[UInt32, Self.M]
+    var words: Bool  # scales of four blocks may be loaded as one word
+
+    def __init__(out self, k: Int):
+        self.weights = Array[Weight, Self.M](uninitialized=True)
+        self.scales = Array[Weight, Self.M](uninitialized=True)
+        self.weight_at = Array[UInt32, 2 * Self.M](fill=0)
+        self.scale_at = Array[UInt32, Self.M](fill=0)
+        self.words = k % 128 == 0
+
+    @always_inline
+    def set(mut self, m: Int, w: U8P, s: U8P, n0: Int, n: Int, k: Int):
+        """Panel m covers outputs n0 … n0 + 15 of weight w [n, k]; rows past the last output repeat it."""
+        var lane = Int(lane_id())
+        self.weights[m] = w.unsafe_origin_cast[MutUntrackedOrigin]()
+        self.scales[m] = s.unsafe_origin_cast[MutUntrackedOrigin]()
+        comptime for half in range(2):
+            self.weight_at[2 * m + half] = UInt32(min(n0 + (lane >> 2) + 8 * half, n - 1) * row_bytes[Self.fmt](k))
+        self.scale_at[m] = UInt32(scale_row[Self.fmt](min(n0 + (lane & 15), n - 1), k))
+
+    @always_inline
+    def weight(self, r: Int, column: Int32) -> Weight:
+        """The bytes of a column in row r of the 2 M."""
+        return self.weights[r // 2].unsafe_offset(Int(self.weight_at[r] + UInt32(row_bytes[Self.fmt](Int(column)))))
+
+    @always_inline
+    def scale_word(self, m: Int, i: Int32, begin: Int32, end: Int32) -> UInt32:
+        """A lane's scales for chunks from the i-th on: each scale is loaded once in a warp, and shuffled from there.
+
+        E4M3, 64 chunks: blocks lane, lane + 32, … of the one row of scales. E2M1, two chunks: the four blocks of
+        chunk i + lane / 16 in row lane % 16.
+        """
+        var base = self.scales[m].unsafe_offset(Int(self.scale_at[m]))
+        var word = UInt32(0)
+        var last = (end - 1) // 32
+        comptime if Self.fmt == E4M3:
+            var first = begin // 32 + 2 * i + Int32(lane_id())
+            comptime for byte in range(4):
+                word |= UInt32(base[unsafe_offset=Int(min(first + Int32(32 * byte), last))]) << UInt32(8 * byte)
+        elif Self.fmt == E2M1:
+            var first = begin // 32 + 4 * (i + (Int32(lane_id()) >> 4))
+            if self.words:
+                return base.unsafe_offset(Int(min(first, last & ~3))).unsafe_bitcast[UInt32]()[]
+            comptime for byte in range(4):
+                word |= UInt32(base[unsafe_offset=Int(min(first + Int32(byte), last))]) << UInt32(8 * byte)
+        return word
+
+
+@always_inline
+def scale_of[fmt: Int, half: Int](word: UInt32, i: UInt32) -> UInt8:
+    """This lane's scale of chunk i in row g (half 0) or g + 8, from the words of a warp."""
+    var lane = UInt32(lane_id())
+    comptime if fmt == E4M3:
+        var block = 2 * (i & 63) + ((lane & 3) >> 1)
+        return UInt8((shuffle_idx(word, block & 31) >> (8 * (block >> 5))) & 255)
+    else:
+        var from_ = (lane >> 2) + UInt32(8 * half) + 16 * (i & 1)
+        return UInt8((shuffle_idx(word, from_) >> (8 * (lane & 3))) & 255)
+
+
+@always_inline
+def stage_bytes[M: Int]() -> Int:
+    """Bytes of one chunk of M panels in a warp's ring: 16 a lane and row."""
+    return 2 * M * 32 * 16
+
+
+@always_inline
+def fetch[fmt: Int, M: Int](stage: Ring, panels: Panels[fmt, M], column: Int32):
+    """Starts copying a lane's share of one chunk; the same lane reads it back, so no other has to wait for it."""
+    comptime for r in range(2 * M):
+        async_copy[16, l2_prefetch=256](
+            panels.weight(r, column).unsafe_address_space_cast[AddressSpace.GLOBAL](), stage.unsafe_offset(r * 512)
+        )
+
+
+struct Walk[fmt: Int](Copyable, Movable):
+    """A lane's way through columns begin … end - 1, chunk by chunk; past the end it stays at the first column."""
+
+    var begin: Int32
+    var end: Int32
+    var own: Int32
+    var count: Int32
+
+    def __init__(out self, begin: Int, end: Int):
+        self.begin = Int32(begin)
+        self.end = Int32(end)
+        self.own = self.begin + Int32(Int(lane_id()) & 3) * Int32(lane_columns[Self.fmt]())
+        self.count = (self.end - self.begin + Int32(chunk_columns[Self.fmt]() - 1)) // Int32(chunk_columns[Self.fmt]())
+
+    @always_inline
+    def inside(self, i: Int32) -> Bool:
+        return self.own + i * Int32(chunk_columns[Self.fmt]()) < self.end
+
+    @always_inline
+    def column(self, i: Int32) -> Int32:
+        return self.own + i * Int32(chunk_columns[Self.fmt]()) if self.inside(i) else self.begin
+
+
+@always_inline
+def span[
+    fmt: Int, M: Int, NT: Int
+](
+    mut acc: Array[Acc, M * NT], ring: Ring, panels: Panels[fmt, M], begin: Int, end: Int, x: BF16P,
+    offsets: Array[Int, NT], plane: Int, parts: Int,
+):
+    """Adds columns begin … end - 1 of every panel to acc [M, NT].
+
+    offsets[i]: where row g of activation tile i starts in a plane. Weights travel through a ring of STAGES chunks in
+    shared memory: a weight is read once, from far away, and registers could not hold enough of them under way.
+    """
+    if begin >= end:
+        return
+    if parts == 1:
+        run[fmt, M, NT, 1](acc, ring, panels, Walk[fmt](begin, end), x, offsets, plane)
+    else:
+        run[fmt, M, NT, PLANES](acc, ring, panels, Walk[fmt](begin, end), x, offsets, plane)
+
+
+@always_inline
+def run[
+    fmt: Int, M: Int, NT: Int, P: Int
+](
+    mut acc: Array[Acc, M * NT], ring: Ring, panels: Panels[fmt, M], walk: Walk[fmt], x: BF16P,
+    offsets: Array[Int, NT], plane: Int,
+):
+    """The loop of `span` over P planes."""
+    comptime period = Int32(64 if fmt == E4M3 else 2)  # chunks whose scales a warp holds
+    comptime stage = stage_bytes[M]()
+    comptime V = lane_columns[fmt]() // 8
+    var mine = ring.unsafe_offset(Int(lane_id()) * 16)
+    var scales = Array[UInt32, M](fill=0)
+    var next = Array[UInt32, M](fill=0)
+    comptime if fmt != BF16:
+        comptime for m in range(M):
+            next[m] = panels.scale_word(m, 0, walk.begin, walk.end)
+    comptime for i in range(STAGES - 1):
+        if Int32(i) < walk.count:
+            fetch[fmt, M](mine.unsafe_offset(i * stage), panels, walk.column(Int32(i)))
+        async_copy_commit_group()
+    # Few activations are loaded a chunk ahead; more would not fit beside the results.
+    comptime ahead = P == 1 and V * NT <= 8
+    var rows = Array[Words, V * NT](fill=Words(0))
+    comptime if ahead:
+        load_rows[fmt, NT](rows, x.unsafe_offset(Int(walk.column(0))), offsets)
+    var head = Int32(0)
+    var tail = Int32(STAGES - 1)
+    for step in range(Int(walk.count)):
+        var i = Int32(step)
+        if i + Int32(STAGES - 1) < walk.count:
+            fetch[fmt, M](mine.unsafe_offset(Int(tail) * stage), panels, walk.column(i + Int32(STAGES - 1)))
+        async_copy_commit_group()
+        comptime if fmt != BF16:
+            if i % period == 0:
+                comptime for m in range(M):
+                    scales[m] = next[m]
+                    next[m] = panels.scale_word(m, i + period, walk.begin, walk.end)
+        var inside = walk.inside(i)
+        var factors = Array[UInt32, 2 * M](fill=0)
+        comptime if fmt != BF16:
+            comptime for m in range(M):
+                comptime for half in range(2):
+                    var factor = factor_of[fmt](scale_of[fmt, half](scales[m], UInt32(i)))
+                    factors[2 * m + half] = factor if inside else UInt32(0)
+        async_copy_wait_group(Int32(STAGES - 1))
+        var words = Array[Words, 2 * M](fill=Words(0))
+        comptime for r in range(2 * M):
+            var at = mine.unsafe_offset(Int(head) * stage + r * 512)
+            words[r] = at.unsafe_bitcast[UInt32]().unsafe_load[width=4, alignment=16]()
+            comptime if fmt == BF16:
+                words[r] = words[r] if inside else Words(0)
+        comptime for part in range(P):
+            var now = rows.copy()
+            comptime if ahead:
+                load_rows[fmt, NT](rows, x.unsafe_offset(Int(walk.column(i + 1))), offsets)
             else:
-                a0[u] = a0[u] if inside else Words(0)
-                a1[u] = a1[u] if inside else Words(0)
-        for part in range(parts):
-            comptime for u in range(ahead):
-                var column = c + u * chunk + mine_from
-                var xp = x.unsafe_offset(part * plane + (column if column < end else begin))
-                comptime for i in range(NT):
-                    chunk_mma[fmt](acc[i], a0[u], a1[u], f0[u], f1[u], xp.unsafe_offset(offsets[i]))
+                load_rows[fmt, NT](now, x.unsafe_offset(part * plane + Int(walk.column(i))), offsets)
+            multiply[fmt, M, NT](acc, words, factors, now)
+        head = head + 1 if head < Int32(STAGES - 1) else 0
+        tail = tail + 1 if tail < Int32(STAGES - 1) else 0
 
 
 @always_inline
-def chunks_ahead[fmt: Int]() -> Int:
-    """Chunks whose weights a warp loads before it uses the first."""
-    return 2 if fmt == E2M1 else 4
+def load_rows[fmt: Int, NT: Int](mut rows: Array[Words, lane_columns[fmt]() // 8 * NT], x: BF16P, offsets: Array[Int, NT]):
+    """This lane's columns of its row in every activation tile, eight a vector."""
+    comptime V = lane_columns[fmt]() // 8
+    comptime for i in range(NT):
+        comptime for v in range(V):
+            var at = x.unsafe_offset(offsets[i] + v * 8).unsafe_bitcast[UInt32]()
+            rows[i * V + v] = at.unsafe_load[width=4, alignment=16]()
 
 
 @always_inline
-def chunk_mma[fmt: Int](mut acc: Acc, a0: Words, a1: Words, f0: UInt32, f1: UInt32, x: BF16P):
-    """One chunk of 16 outputs times eight activation rows; x is this lane's columns of its row."""
-    var row = x.unsafe_bitcast[UInt32]()
-    comptime for eight in range(lane_columns[fmt]() // 8):
-        var v = row.unsafe_offset(eight * 4).unsafe_load[width=4, alignment=16]()
-        comptime for h in range(2):
-            comptime j = 2 * eight + h
-            var top = decode[fmt, j](a0, f0)
-            var bottom = decode[fmt, j](a1, f1)
-            var d = acc
-            mma(d, top[0].join(bottom[0]).join(top[1].join(bottom[1])), activations[fmt, j](v), acc)
-            acc = d
+def multiply[
+    fmt: Int, M: Int, NT: Int
+](
+    mut acc: Array[Acc, M * NT], words: Array[Words, 2 * M], factors: Array[UInt32, 2 * M],
+    rows: Array[Words, lane_columns[fmt]() // 8 * NT],
+):
+    """One chunk of weights times the activations that belong to it."""
+    comptime V = lane_columns[fmt]() // 8
+    comptime for j in range(2 * V):
+        comptime for m in range(M):
+            var top = decode[fmt, j](words[2 * m], factors[2 * m])
+            var bottom = decode[fmt, j](words[2 * m + 1], factors[2 * m + 1])
+            var a = top[0].join(bottom[0]).join(top[1].join(bottom[1]))
+            comptime for i in range(NT):
+                var d = acc[m * NT + i]
+                mma(d, a, activations[fmt, j](rows[i * V + j // 2]), acc[m * NT + i])
+                acc[m * NT + i] = d
