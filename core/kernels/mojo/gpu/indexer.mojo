@@ -1,152 +1,129 @@
-"""The indexer on the GPU: queries, scores of every visible key, then the best rows and candidate blocks."""
+"""The indexer on the GPU: queries and head weights, scores of every visible key, then the best rows and blocks."""
 
 from std.collections import Array
 from std.math import ceildiv, fma, sqrt
-from max.gpu import barrier, block_idx, lane_id, thread_idx, warp_id
+from std.memory import bitcast
+from std.utils import StaticTuple
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, lane_id, thread_idx, warp_id
 from max.gpu.host import DeviceContext
 from ..common import F32P, I32P, U32P, U8P, at, bf16
-from ..layout import CANDIDATES, CANDIDATE_BLOCK, KEY_OFFSET, Leaf, PAGE_SIZE, RATIO
-from ..quant import BF16, E4M3
-from .base import is_exact, shared
-from .hyper import Four, load4
-from .linear import linear_gpu, planes_for, pointer, stage
-from .rope import rope_in_warp
-from .select import SELECT_THREADS, select_block, shared_ints
-from .staged import mxfp4_in_warp
+from ..quant import E4M3
+from .base import BF16P, BLOCK_THREADS, WARPS, is_exact, warp_sum
+from .choose import choose_kernel
+from .linear import linear_gpu, planes_for, pointer
+from .rope import rope_quad, turns_at
+from .scores import MAX_DIM, SCORE_KEYS, SCORE_ROWS, score_kernel
+from .select import GROUP, SELECT_THREADS
+from .staged import STAGED, fp8_quad, mxfp4_quad
+from .vectors import Four, load4, put_many, store4
 
-comptime SCORE_KEYS = 128  # keys of a block, one a thread
-comptime MAX_DIM = 128
-comptime MAX_QUERY = 8192  # heads x dim that fit beside the rest in shared memory
-
-
-def query_kernel(
-    q: F32P, weights: F32P, pos: I32P, freq: F32P, heads: Int32, dim: Int32, half: Int32, mode: I32P
-):
-    """Turns and quantises one head of a row, and scales its weight; grid (T, heads), `dim` threads."""
-    var r = Int(block_idx.x)
-    var h = Int(block_idx.y)
-    var i = Int(thread_idx.x)
-    var exact = is_exact(mode)
-    var home = q.unsafe_offset((r * Int(heads) + h) * Int(dim) + i)
-    var v = rope_in_warp(home[], i, Int(dim) - 2 * Int(half), freq, Int(pos[unsafe_offset=r]), exact)
-    home[] = mxfp4_in_warp(v, exact)
-    if i == 0:
-        var w = r * Int(heads) + h
-        var scale = 1 / sqrt(Float32(dim)) / sqrt(Float32(heads))
-        weights[unsafe_offset=w] = bf16(at(weights, w) * scale, exact)
+comptime Words = SIMD[DType.uint32, 4]
 
 
 @always_inline
-def entries_of(r: Int, visible: Int, candidates: I32P, nb: Int, layer: I32P) -> Int:
-    """How many rows query r scores: all visible ones, or those in its candidate blocks (only the newest is cut short)."""
-    if layer[unsafe_offset=CANDIDATES] != 2:
-        return visible
-    var size = Int(layer[unsafe_offset=CANDIDATE_BLOCK])
-    # The blocks come first and ascend, so their number is found by bisection and the last one's end is known.
-    var low = 0
-    var high = nb
-    while low < high:
-        var middle = (low + high) // 2
-        if candidates[unsafe_offset=r * nb + middle] >= 0:
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        return 0
-    var newest = Int(candidates[unsafe_offset=r * nb + low - 1])
-    return (low - 1) * size + min(size, visible - newest * size)
-
-
-def score_kernel(
-    scores: F32P, q: F32P, weights: F32P, keys: F32P, candidates: I32P, seq: I32P, pos: I32P, table: U32P,
-    heads_: Int32, dim_: Int32, nb: Int32, capacity: Int32, slots: Int32, width: Int32, layer: I32P, mode: I32P,
+def head_weights[
+    R: Int
+](
+    weights: F32P, x: F32P, w: U8P, first: Int, t: Int, h: Int, heads: Int, d: Int, scale: Float32, exact: Bool
 ):
-    """Scores [T, capacity]: sum over heads of weight relu(q · key); grid (capacity / SCORE_KEYS, T), a key a thread."""
-    var r = Int(block_idx.y)
-    var first = Int(block_idx.x) * SCORE_KEYS
-    var ratio = Int(layer[unsafe_offset=RATIO])
-    var visible = (Int(pos[unsafe_offset=r]) + 1) // ratio
-    var n = entries_of(r, visible, candidates, Int(nb), layer)
-    if first >= n:
+    """One head's weight for R of t rows, by a warp: x · w, rounded, times `scale`; zero past the last head."""
+    comptime ahead = 4 // R + 1
+    var lane = Int(lane_id())
+    var acc = Array[Four, R](fill=Four(0))
+    for base in range(lane * 8, d, 256 * ahead):
+        var some = Array[Words, ahead](fill=Words(0))
+        var v = Array[Four, 2 * R * ahead](fill=Four(0))
+        comptime for u in range(ahead):
+            var column = min(base + u * 256, d - 8)
+            var home = w.unsafe_offset(2 * (min(h, heads - 1) * d + column)).unsafe_bitcast[UInt32]()
+            some[u] = home.unsafe_load[width=4, alignment=16]()
+            comptime for r in range(R):
+                comptime for i in range(2):
+                    v[(u * R + r) * 2 + i] = load4(x, min(first + r, t - 1) * d + column + 4 * i)
+        comptime for u in range(ahead):
+            var words = some[u] & (~UInt32(0) if base + u * 256 < d else UInt32(0))
+            var even = bitcast[DType.float32, 4](words << 16)
+            var odd = bitcast[DType.float32, 4](words & 0xFFFF0000)
+            comptime for r in range(R):
+                var a = v[(u * R + r) * 2]
+                var b = v[(u * R + r) * 2 + 1]
+                acc[r] = fma(Four(a[0], a[2], b[0], b[2]), even, acc[r])
+                acc[r] = fma(Four(a[1], a[3], b[1], b[3]), odd, acc[r])
+    var padded = (heads + 15) // 16 * 16
+    comptime for r in range(R):
+        var total = warp_sum((acc[r][0] + acc[r][1]) + (acc[r][2] + acc[r][3]))
+        var weight = bf16(bf16(total, exact) * scale, exact) if h < heads else Float32(0)
+        if lane == 0 and first + r < t and h < padded:
+            weights[unsafe_offset=(first + r) * padded + h] = weight
+
+
+# Without the least number of blocks the compiler saves registers, and loads wait for one another.
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(BLOCK_THREADS)), `nvvm.minctasm`=SIMDLength(2)
+)
+def prepare_kernel[
+    R: Int
+](
+    planes: BF16P, weights: F32P, latent: F32P, x: F32P, w: U8P, t_: Int32, d: Int32, nq_: Int32, heads_: Int32,
+    dim: Int32, mode: I32P,
+):
+    """Latents through FP8 into planes [3, T, Q], and head weights [T, m 16].
+
+    Grid (T / R, head blocks + R latent blocks of a row): the first take eight heads of R rows each.
+    """
+    var exact = is_exact(mode)
+    var t = Int(t_)
+    var nq = Int(nq_)
+    var heads = Int(heads_)
+    var first = Int(block_idx.x) * R
+    var head_blocks = ((heads + 15) // 16 * 16) // WARPS
+    var block = Int(block_idx.y)
+    if block < head_blocks:
+        var scale = 1 / sqrt(Float32(dim)) / sqrt(Float32(heads))
+        head_weights[R](weights, x, w, first, t, block * WARPS + Int(warp_id()), heads, Int(d), scale, exact)
         return
+    var row_blocks = (nq + STAGED - 1) // STAGED
+    block -= head_blocks
+    var r = first + block // row_blocks
+    var i = block % row_blocks * STAGED + Int(thread_idx.x) * 4
+    if r >= t:
+        return
+    var v = fp8_quad(load4(latent, r * nq + min(i, nq - 4)), exact)
+    if i < nq:
+        put_many[4](planes, t * nq, r * nq + i, v, exact)
+
+
+def query_kernel(
+    q: F32P, fragments: F32P, pos: I32P, freq: F32P, heads_: Int32, dim_: Int32, half: Int32, mode: I32P
+):
+    """Turns and quantises the heads of a row, in place or into fragments [T, m, steps, lane, 4 words] of bfloat16.
+
+    Grid (T, heads / WARPS), a head a warp, four columns a lane. Fragments past the last head are zero.
+    """
+    var r = Int(block_idx.x)
+    var h = Int(block_idx.y) * WARPS + Int(warp_id())
     var heads = Int(heads_)
     var dim = Int(dim_)
     var exact = is_exact(mode)
-    var queries = shared[MAX_QUERY]()
-    for i in range(Int(thread_idx.x), heads * dim, SCORE_KEYS):
-        queries[unsafe_offset=i] = at(q, r * heads * dim + i)
-    barrier()
-    var entry = first + Int(thread_idx.x)
-    if entry >= n:
+    var lane = Int(lane_id())
+    var i = min(4 * lane, dim - 4)
+    var home = q.unsafe_offset((r * heads + min(h, heads - 1)) * dim + i)
+    var begin = dim - 2 * Int(half)
+    var v = rope_quad(load4(home, 0), turns_at(i, begin, freq, Int(pos[unsafe_offset=r])), i, begin, exact)
+    v = mxfp4_quad(v, exact)
+    if 4 * lane >= dim:
         return
-    var row = entry
-    if layer[unsafe_offset=CANDIDATES] == 2:
-        var size = Int(layer[unsafe_offset=CANDIDATE_BLOCK])
-        row = Int(candidates[unsafe_offset=r * Int(nb) + entry // size]) * size + entry % size
-    var leaf = Leaf(keys, 1, Int(slots), dim, table, Int(width), Int(layer[unsafe_offset=PAGE_SIZE]))
-    var key = leaf.compressed(Int(seq[unsafe_offset=r]), Int(layer[unsafe_offset=KEY_OFFSET]), ratio, row)
-    var values = Array[Four, MAX_DIM // 4](fill=Four(0))
-    comptime for i in range(MAX_DIM // 4):
-        if i * 4 < dim:
-            values[i] = load4(key, i * 4)
-    var total = Float32(0)
-    for h in range(heads):
-        var query = queries.unsafe_offset(h * dim)
-        var acc = Four(0)
-        comptime for i in range(MAX_DIM // 4):
-            if i * 4 < dim:
-                acc = fma(query.unsafe_offset(i * 4).unsafe_load[width=4, alignment=16](), values[i], acc)
-        var dot = bf16((acc[0] + acc[1]) + (acc[2] + acc[3]), exact)
-        total += bf16(max(dot, Float32(0)) * at(weights, r * heads + h), exact)
-    scores[unsafe_offset=r * Int(capacity) + entry] = bf16(total, exact)
-
-
-def block_best_kernel(
-    best: F32P, scores: F32P, pos: I32P, capacity: Int32, layer: I32P
-):
-    """The best score of every block of a candidate source's rows, the newest block above all; grid (capacity / 256, T)."""
-    if layer[unsafe_offset=CANDIDATES] != 1:
+    if not exact:
+        if h < heads:
+            store4(home, 0, v)
         return
-    var r = Int(block_idx.y)
-    var b = Int(block_idx.x) * 256 + Int(thread_idx.x)
-    var size = Int(layer[unsafe_offset=CANDIDATE_BLOCK])
-    var n = (Int(pos[unsafe_offset=r]) + 1) // Int(layer[unsafe_offset=RATIO])
-    if b * size >= n:
-        return
-    var row = scores.unsafe_offset(r * Int(capacity))
-    var top = at(row, b * size)
-    for i in range(b * size + 1, min(n, (b + 1) * size)):
-        top = max(top, at(row, i))
-    best[unsafe_offset=r * Int(capacity) + b] = Float32.MAX if b == (n - 1) // size else top
-
-
-def choose_kernel(
-    chosen: I32P, blocks: I32P, scores: F32P, best: F32P, candidates: I32P, pos: I32P, top_k: Int32, nb_: Int32,
-    capacity: Int32, layer: I32P,
-):
-    """Grid (T, 2): y = 0 the chosen rows, y = 1 the published blocks (a source) or those it was given."""
-    var r = Int(block_idx.x)
-    var nb = Int(nb_)
-    var role = layer[unsafe_offset=CANDIDATES]
-    var size = Int(layer[unsafe_offset=CANDIDATE_BLOCK])
-    var visible = (Int(pos[unsafe_offset=r]) + 1) // Int(layer[unsafe_offset=RATIO])
-    var counts = shared_ints[256]()
-    var sums = shared_ints[32]()
-    var mine = candidates.unsafe_offset(r * nb)
-    if block_idx.y == 0:
-        var n = entries_of(r, visible, candidates, nb, layer)
-        select_block(
-            chosen.unsafe_offset(r * Int(top_k)), Int(top_k), scores.unsafe_offset(r * Int(capacity)), n, mine,
-            size if role == 2 else 0, counts, sums,
-        )
-    elif role == 1:
-        select_block(
-            blocks.unsafe_offset(r * nb), nb, best.unsafe_offset(r * Int(capacity)), (visible + size - 1) // size, mine,
-            0, counts, sums,
-        )
-    else:
-        for i in range(Int(thread_idx.x), nb, SELECT_THREADS):
-            blocks[unsafe_offset=r * nb + i] = mine[unsafe_offset=i]
+    var words = bitcast[DType.float32, 2](v.cast[DType.bfloat16]())
+    var steps = dim >> 4
+    var tiles = (heads + 15) >> 4
+    var place = ((r * tiles + (h >> 4)) * steps + (lane >> 2)) * 32 + (h & 7) * 4 + (lane & 3)
+    var fragment = fragments.unsafe_offset(place * 4 + ((h >> 3) & 1))
+    fragment[unsafe_offset=0] = words[0] if h < heads else Float32(0)
+    fragment[unsafe_offset=2] = words[1] if h < heads else Float32(0)
 
 
 def index(
@@ -158,36 +135,47 @@ def index(
     """See `sd_index`; `capacity`: the most keys that a request's pages hold."""
     if t == 0:
         return
-    if dim > MAX_DIM or dim % 32 != 0 or heads * dim > MAX_QUERY:
-        raise Error("sd_index: the GPU kernel takes index heads of 32, 64, 96 or 128 columns, 8192 in all")
-    var planes = planes_for(ctx, t, d)
-    stage(ctx, pointer(planes), x, d, t, d, False, mode)
+    if dim > MAX_DIM or dim % 32 != 0 or d % 8 != 0 or nq % 32 != 0:
+        raise Error("sd_index: the GPU kernel takes index heads of 32, 64, 96 or 128 columns")
     var staged = planes_for(ctx, t, nq)
-    stage(ctx, pointer(staged), latent, nq, t, nq, True, mode)
-    var memory = ctx.enqueue_create_buffer[DType.float32](t * (heads * dim + heads))
+    var padded = ceildiv(heads, 16) * 16
+    var memory = ctx.enqueue_create_buffer[DType.float32](t * (heads * dim + padded))
     var q = pointer(memory)
     var weights = q.unsafe_offset(t * heads * dim)
-    linear_gpu[BF16](ctx, weights, pointer(planes), t, d, weights_proj, weights_proj, heads, True, mode)
+    var fragments = ctx.enqueue_create_buffer[DType.float32](t * padded * dim // 2)
+
+    @__parameter
+    def prepare[R: Int]() raises:
+        ctx.enqueue_function[prepare_kernel[R]](
+            pointer(staged), weights, latent, x, weights_proj, Int32(t), Int32(d), Int32(nq), Int32(heads), Int32(dim),
+            mode, grid_dim=(ceildiv(t, R), padded // WARPS + R * ceildiv(nq, STAGED)), block_dim=BLOCK_THREADS,
+        )
+
+    if t <= 2:
+        prepare[1]()
+    else:
+        prepare[4]()
     linear_gpu[E4M3](ctx, q, pointer(staged), t, nq, wq_b, wq_b_scale, heads * dim, True, mode)
     ctx.enqueue_function[query_kernel](
-        q, weights, pos, freq, Int32(heads), Int32(dim), Int32(half), mode, grid_dim=(t, heads), block_dim=dim
+        q, pointer(fragments), pos, freq, Int32(heads), Int32(dim), Int32(half), mode,
+        grid_dim=(t, padded // WARPS), block_dim=BLOCK_THREADS,
     )
-    var scores = ctx.enqueue_create_buffer[DType.float32](t * capacity)
-    var best = ctx.enqueue_create_buffer[DType.float32](t * capacity)
+    var cap = ceildiv(capacity, SCORE_KEYS) * SCORE_KEYS
+    var scores = ctx.enqueue_create_buffer[DType.uint32](t * cap)
+    var tops = ctx.enqueue_create_buffer[DType.uint32](t * cap // GROUP)
+    var best = ctx.enqueue_create_buffer[DType.uint32](t * cap)
     ctx.enqueue_function[score_kernel](
-        pointer(scores), q, weights, keys, candidates, seq, pos, table, Int32(heads), Int32(dim), Int32(nb),
-        Int32(capacity), Int32(slots), Int32(width), layer, mode, grid_dim=(ceildiv(capacity, SCORE_KEYS), t),
-        block_dim=SCORE_KEYS,
-    )
-    ctx.enqueue_function[block_best_kernel](
-        pointer(best), pointer(scores), pos, Int32(capacity), layer, grid_dim=(ceildiv(capacity, 256), t), block_dim=256
+        pointer(scores), pointer(tops), q, pointer(fragments), weights, keys, candidates, seq, pos, table, Int32(t),
+        Int32(heads), Int32(dim), Int32(nb), Int32(cap), Int32(slots), Int32(width), layer, mode,
+        grid_dim=(cap // SCORE_KEYS, ceildiv(t, SCORE_ROWS)), block_dim=BLOCK_THREADS,
     )
     ctx.enqueue_function[choose_kernel](
-        chosen, blocks, pointer(scores), pointer(best), candidates, pos, Int32(top_k), Int32(nb), Int32(capacity),
-        layer, grid_dim=(t, 2), block_dim=SELECT_THREADS,
+        chosen, blocks, pointer(scores), pointer(tops), pointer(best), candidates, pos, Int32(top_k), Int32(nb),
+        Int32(cap), layer, mode, grid_dim=(t, 2), block_dim=SELECT_THREADS,
     )
-    _ = planes^
     _ = staged^
     _ = memory^
+    _ = fragments^
     _ = scores^
+    _ = tops^
     _ = best^
