@@ -47,13 +47,10 @@ def load_key(key: Key, i: Int) -> Four:
 
 @always_inline
 def keys_of(
-    tile: Int, g: Int, r: Int, newest: Int, window: F32P, page_rows: Int, rows_leaf: F32P, kv_slots: Int,
+    tile: Int, g: Int, r: Int, newest: Int, window: F32P, layers: Int, slots: Int, rows_leaf: F32P, kv_slots: Int,
     chosen: I32P, n_chosen: Int, own: F32P, k: Int, pages: U32P, layer: I32P,
 ) -> Tuple[Int, Int]:
-    """Addresses of the keys in slots g and g + 8 of a tile, or 0.
-
-    page_rows: rows of a page of the window's leaf, all its layers together; pages: those of the row's sequence.
-    """
+    """Addresses of the keys in slots g and g + 8 of a tile, or 0; pages: those of the row's sequence."""
     var span = Int(layer[unsafe_offset=WINDOW])
     var near = tiles_up_to(span)
     var far = tiles_up_to(n_chosen)
@@ -67,8 +64,8 @@ def keys_of(
     # Both keys' loads go out together, without a branch between them: each waits for two, and the keys for it.
     var page_size = Int(layer[unsafe_offset=PAGE_SIZE])
     var base = window
-    var stride = page_rows
-    var first = Int(layer[unsafe_offset=LAYER]) * page_size
+    var stride = layers * slots
+    var first = Int(layer[unsafe_offset=LAYER]) * slots
     var rows = UInt32(page_size)
     var a = newest - span + 1 + tile * TILE + g
     var b = a + 8

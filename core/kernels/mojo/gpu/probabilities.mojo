@@ -157,7 +157,7 @@ def probability_kernel[
     var newest = Int(last[unsafe_offset=r])
     for tile in range(Int(block_idx.x) * warps + Int(warp_id()), tiles, Int(grid_dim.x) * warps):
         var found = keys_of(
-            tile, g, r, newest, window, Int(layers) * Int(slots), rows_leaf, Int(kv_slots), chosen, n_chosen, own, k,
+            tile, g, r, newest, window, Int(layers), Int(slots), rows_leaf, Int(kv_slots), chosen, n_chosen, own, k,
             pages, layer,
         )
         var there0 = vote[DType.uint32](found[0] != 0)
