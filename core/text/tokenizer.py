@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdecode.core.errors import TokenizerError
+from specdecode.core.text.markers import Marker
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -75,6 +77,21 @@ class TextTokenizer:
         ids = self.backend.encode(text, add_special_tokens=False).ids
         return ids if ids[:1] == [self.bos] else [self.bos, *ids]
 
+    def encode_pieces(self, pieces: Iterable[str]) -> list[int]:
+        """Ids of a rendered conversation: each `Marker` is its own token, and no text spells one.
+
+        Raises:
+            TokenizerError: the vocabulary lacks a marker.
+        """
+        ids: list[int] = []
+        for is_marker, group in groupby(pieces, key=lambda piece: isinstance(piece, Marker)):
+            if is_marker:
+                ids += map(self._marker, group)
+            else:
+                # One text, because a piece of ours and one of a user may share a token.
+                ids += self._plain.encode("".join(group), add_special_tokens=False).ids
+        return ids
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; special tokens have none, bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
@@ -86,6 +103,20 @@ class TextTokenizer:
     def find_image(self, ids: Sequence[int]) -> bool:
         """Whether a prompt holds the image placeholder."""
         return self.image is not None and self.image in ids
+
+    def _marker(self, marker: str) -> int:
+        token: int | None = self.backend.token_to_id(marker)
+        if token is None:
+            raise TokenizerError(
+                f"The tokenizer has no token {marker}, so the checkpoint knows no conversations. Use --raw."
+            )
+        return token
+
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """The tokenizer without its added tokens."""
+        content = json.loads(self.backend.to_str())
+        return type(self.backend).from_str(json.dumps(content | {"added_tokens": []}))
 
     @cached_property
     def _bytes(self) -> dict[int, bytes]:

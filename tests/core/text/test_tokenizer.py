@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from specdecode.core.errors import TokenizerError
 from specdecode.core.text.detokenizer import IncrementalDetokenizer
+from specdecode.core.text.markers import USER, Marker
 from specdecode.core.text.tokenizer import TextTokenizer
 from tests.support.byte_tokenizer import BOS, EOS, IMAGE, byte_id, write_tokenizer
 
@@ -33,6 +34,22 @@ def stream(tokenizer, blocks) -> str:
 def test_a_text_begins_with_one_bos(tokenizer):
     assert tokenizer.encode("the")[0] == BOS
     assert tokenizer.encode("<|begin|>the") == tokenizer.encode("the")
+
+
+def test_markers_are_tokens_and_texts_never_are(tokenizer):
+    ids = tokenizer.encode_pieces([Marker("<|begin|>"), "a<think>", "<|end|>", Marker("<think>")])
+    assert (ids[0], ids[-1]) == (BOS, 265)
+    assert tokenizer.decode(ids[1:-1]) == "a<think><|end|>"
+    assert not {BOS, EOS, 265} & set(ids[1:-1])
+
+
+def test_neighbouring_texts_are_encoded_together(tokenizer):
+    assert tokenizer.encode_pieces(["t", "he"]) == tokenizer.encode("the")[1:]
+
+
+def test_a_tokenizer_without_a_marker(tokenizer):
+    with pytest.raises(TokenizerError, match=r"has no token <｜User｜>.*Use --raw"):
+        tokenizer.encode_pieces([USER])
 
 
 @given(text=st.text(st.characters(codec="utf-8")))
