@@ -15,7 +15,7 @@ from specdecode.core.text.conversation import Called, ToolCall, parse_messages, 
 from specdecode.core.text.markers import THINK
 
 # Neither text holds markup, nor begins or ends with what the parsers trim.
-WORDS = st.from_regex(r"\A[a-z é👍\n]{0,8}[a-zé👍]\Z")
+WORDS = st.from_regex(r"\A[a-zé👍][a-z é👍\n]{0,8}[a-zé👍]\Z")
 VALUES = st.one_of(WORDS, st.integers(-9, 9), st.booleans(), st.none(), st.lists(st.integers(0, 3), max_size=2))
 CALLS = st.lists(
     st.builds(
