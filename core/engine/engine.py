@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 
+from specdecode.core.engine.commit import commit
 from specdecode.core.engine.request import (
     Completion,
     Event,
@@ -25,6 +25,8 @@ from specdecode.core.engine.scheduler import Scheduler, Sequence, Work
 from specdecode.core.engine.step import StepModel, StepResult
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round, Timing
+from specdecode.core.text.detokenizer import TokenBytes
+from specdecode.core.text.output_text import OutputText
 
 
 class Engine:
@@ -37,6 +39,7 @@ class Engine:
         model: what runs a step.
         max_batch: the most requests in one step.
         token_budget: prompt tokens per step, less what the decoding requests of that step run.
+        tokenizer: makes the text of events and completions and finds stop strings in it.
         clock: seconds, for the timings.
     """
 
@@ -46,10 +49,12 @@ class Engine:
         *,
         max_batch: int = 8,
         token_budget: int = 512,
+        tokenizer: TokenBytes | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._scheduler = Scheduler(model, max_batch=max_batch, token_budget=token_budget)
+        self._tokenizer = tokenizer
         self._clock = clock
         self._next_id = 0
         self._finished: list[Event] = []
@@ -58,7 +63,8 @@ class Engine:
         """Queue a request and return its id; it may join at any step.
 
         Raises:
-            UsageError: more drafts than the model's block, or a prompt that leaves no room for output.
+            UsageError: more drafts than the model's block, a prompt that leaves no room for output, or stop
+                strings without a tokenizer.
             DeviceError: the request cannot fit into the caches even alone.
         """
         block = self._model.block_size
@@ -74,6 +80,7 @@ class Engine:
             width=width,
             submitted=self._clock(),
             tokens=list(request.prompt),
+            text=self._text(request),
         )
         if request.max_tokens == 0:
             nothing = _complete(sequence, FinishReason.LENGTH)
@@ -123,35 +130,30 @@ class Engine:
         if not 0 <= accepted <= len(work.drafts):
             raise RuntimeError(f"the model accepted {accepted} of {len(work.drafts)} drafts")
         committed = (*work.drafts[:accepted], int(result.next_tokens[index]))
-        kept = _until_stop(committed, sequence.request.stop_ids)
-        if not sequence.prefilling:
-            counted = min(accepted, len(kept))
-            sequence.rounds.append(Round(proposed=len(work.drafts), accepted=counted, emitted=len(kept)))
+        prefilling = sequence.prefilling
+        kept = commit(sequence, committed, max_length=self._model.max_length)
+        counted, proposed = min(accepted, len(kept.tokens)), len(work.drafts)
+        if not prefilling:
+            sequence.rounds.append(Round(proposed=proposed, accepted=counted, emitted=len(kept.tokens)))
         sequence.cache_length += work.count + accepted
-        sequence.tokens += kept
         sequence.drafts = [int(token) for token in result.next_draft_tokens[index]]
         sequence.first_token = now if sequence.first_token is None else sequence.first_token
         sequence.last_token = now
-        events: list[Event] = [TokensEvent(request_id=sequence.id, tokens=kept, drafted=min(accepted, len(kept)))]
-        reason = _reason(sequence, self._model.max_length)
-        if reason is not None:
+        gained = TokensEvent(
+            request_id=sequence.id, tokens=kept.tokens, drafted=counted, proposed=proposed, pieces=kept.pieces
+        )
+        events: list[Event] = [gained]
+        if kept.reason is not None:
             self._scheduler.remove(sequence)
-            events.append(FinishedEvent(request_id=sequence.id, completion=_complete(sequence, reason)))
+            events.append(FinishedEvent(request_id=sequence.id, completion=_complete(sequence, kept.reason)))
         return events
 
-
-def _until_stop(tokens: tuple[int, ...], stop_ids: frozenset[int]) -> tuple[int, ...]:
-    """The tokens up to and including the first stop id."""
-    before = tuple(takewhile(lambda token: token not in stop_ids, tokens))
-    return tokens[: len(before) + 1]
-
-
-def _reason(sequence: Sequence, max_length: int) -> FinishReason | None:
-    if sequence.tokens[-1] in sequence.request.stop_ids:
-        return FinishReason.STOP
-    if sequence.remaining == 0:
-        return FinishReason.LENGTH
-    return FinishReason.CONTEXT if len(sequence.tokens) == max_length else None
+    def _text(self, request: Request) -> OutputText | None:
+        if self._tokenizer is not None:
+            return OutputText(self._tokenizer, request.stop, include_stop=request.include_stop)
+        if request.stop:
+            raise UsageError("Stop strings need a tokenizer, and this engine was given none.")
+        return None
 
 
 def _complete(sequence: Sequence, reason: FinishReason) -> Completion:
@@ -167,6 +169,8 @@ def _complete(sequence: Sequence, reason: FinishReason) -> Completion:
             last_token=since(sequence.last_token),
             tokens=sequence.generated,
         ),
+        text="".join(sequence.pieces),
+        stopped_by=sequence.stopped_by,
     )
 
 

@@ -14,7 +14,7 @@ class FinishReason(str, Enum):
     """Why a request ended."""
 
     STOP = "stop"
-    """It produced a stop token."""
+    """It produced a stop token or a stop string."""
     LENGTH = "length"
     """It produced `max_tokens` tokens."""
     CONTEXT = "context"
@@ -31,6 +31,9 @@ class Request:
         temperature: 0 for argmax.
         seed: key of the draws; the same request with the same seed gives the same tokens.
         stop_ids: ids that end the sequence; the id itself is kept as the last token.
+        stop: strings that end the text; the token that completes one is kept as the last token.
+        include_stop: whether the stop string or the stop token's text belongs to the text.
+        min_tokens: tokens that must come before a stop token or the end of a stop string counts.
         draft_tokens: the most drafts per round; 0 = plain decoding, None = what the model's block allows.
     """
 
@@ -39,6 +42,9 @@ class Request:
     temperature: float = 0.0
     seed: int = 0
     stop_ids: frozenset[int] = field(default_factory=frozenset)
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
     draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -50,6 +56,12 @@ class Request:
             raise UsageError(f"temperature is {self.temperature!r}; it must be finite and not negative.")
         if not _is_int(self.seed) or not 0 <= self.seed < 2**64:
             raise UsageError(f"seed is {self.seed!r}; it must be a whole number from 0 to 2^64-1.")
+        if not all(isinstance(stop, str) and stop for stop in self.stop):
+            raise UsageError("A stop string is empty, and that is everywhere. Leave it out.")
+        if not _is_int(self.min_tokens) or not 0 <= self.min_tokens <= self.max_tokens:
+            raise UsageError(
+                f"min_tokens is {self.min_tokens!r}; it must be a whole number from 0 to max_tokens, {self.max_tokens}."
+            )
         if self.draft_tokens is not None and (not _is_int(self.draft_tokens) or self.draft_tokens < 0):
             raise UsageError(f"draft_tokens is {self.draft_tokens!r}; it must be a whole number, 0 or more.")
 
@@ -60,21 +72,39 @@ def _is_int(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """A finished request: its output tokens, why it ended, its rounds and times."""
+    """A finished request: its output tokens, why it ended, its rounds and times.
+
+    Attributes:
+        text: what the tokens say, without what a stop cuts off; empty where the engine has no tokenizer.
+        stopped_by: the stop token or stop string that ended it.
+    """
 
     tokens: tuple[int, ...]
     reason: FinishReason
     rounds: tuple[Round, ...]
     timing: Timing
+    text: str = ""
+    stopped_by: int | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokensEvent:
-    """Tokens that a request gained in one step; the first `drafted` of them were drafts."""
+    """Tokens that a request gained in one step; the first `drafted` of `proposed` drafts are among them.
+
+    Attributes:
+        pieces: the text that each token released; empty where the engine has no tokenizer.
+    """
 
     request_id: int
     tokens: tuple[int, ...]
     drafted: int
+    proposed: int = 0
+    pieces: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text that these tokens released."""
+        return "".join(self.pieces)
 
 
 @dataclass(frozen=True, kw_only=True)

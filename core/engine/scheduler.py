@@ -16,6 +16,7 @@ from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import StepModel, StepRow
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round
+from specdecode.core.text.output_text import OutputText
 
 
 @dataclass(kw_only=True)
@@ -25,6 +26,8 @@ class Sequence:
     Attributes:
         tokens: prompt and output so far. Once the prompt is in, all but the last of them are in the
         caches. cache_length: tokens in the caches. drafts: proposals for the positions after `tokens`.
+        text: what the output says; None where nobody asked for text. pieces: what it has released so far.
+        stopped_by: the stop token or stop string that ended the sequence.
     """
 
     id: int
@@ -36,6 +39,9 @@ class Sequence:
     pages: tuple[int, ...] = ()
     drafts: list[int] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
+    text: OutputText | None = None
+    pieces: list[str] = field(default_factory=list)
+    stopped_by: int | str | None = None
     first_token: float | None = None
     last_token: float | None = None
 
