@@ -18,7 +18,8 @@ from specdecode.core.engine.request import Completion, FailedEvent, FinishedEven
 from specdecode.core.errors import ExitCode, UsageError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.text.detokenizer import IncrementalDetokenizer
-from specdecode.core.text.prompts import Prompt, encode_prompt, read_prompts
+from specdecode.core.text.prompt import Prompt
+from specdecode.core.text.prompts import encode_prompt, read_prompts
 from specdecode.core.text.tokenizer import TextTokenizer
 
 

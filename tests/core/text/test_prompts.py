@@ -7,7 +7,8 @@ import io
 import pytest
 
 from specdecode.core.errors import UsageError
-from specdecode.core.text.prompts import Prompt, encode_prompt, read_prompts
+from specdecode.core.text.prompt import Prompt
+from specdecode.core.text.prompts import encode_prompt, read_prompts
 from specdecode.core.text.tokenizer import TextTokenizer
 from tests.support.byte_tokenizer import BOS, EOS, IMAGE, write_tokenizer
 
