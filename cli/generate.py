@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
 from specdecode.cli import options
 
-if TYPE_CHECKING:
-    pass
-
 HELP = (
     "Continue prompts. The text goes to standard output, progress and statistics to standard error.\n\n"
+    "PROMPTS holds texts, one a line, or JSON objects: {prompt}, {messages}, {turns}, {conversations} or the requests "
+    "of an OpenAI batch, gzipped or not. A row may set options for itself, and they go before those given here.\n\n"
     "The drafter proposes a block of tokens and the model verifies it in one step. The text is the same "
     "for every "
     "--draft-tokens and --batch-size, and with --no-speculation; only the time changes."
@@ -23,26 +23,47 @@ specdecode generate examples/prompts.txt
 
 echo 'To be, or not to be' | specdecode generate - --temperature 0
 
-specdecode generate -p 'def main(' --draft-tokens 2 --json
+specdecode generate -p 'def main(' --stop 'def ' --json
+
+specdecode generate examples/prompts.jsonl --output answers.jsonl --resume
+
+specdecode generate examples/prompts.txt --compare
 """
 
 
 def generate(
+    context: typer.Context,
     prompts: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPTS", help="A text file with one prompt a line, or - for standard input."),
+        typer.Argument(metavar="PROMPTS", help="A file of prompts, or - for standard input."),
     ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", "-p", metavar="TEXT", help="A prompt; may be repeated.")
     ] = None,
+    chat: options.ChatOption = None,
+    system: options.SystemOption = None,
+    thinking: options.ThinkingOption = None,
+    effort: options.EffortOption = None,
     max_tokens: options.MaxTokensOption = 64,
+    min_tokens: options.MinTokensOption = 0,
+    stop: options.StopOption = None,
+    stop_token_ids: options.StopTokenOption = None,
+    include_stop: options.IncludeStopOption = False,
+    ignore_eos: options.IgnoreEosOption = False,
     temperature: options.TemperatureOption = 0.7,
     seed: options.SeedOption = 0,
     draft_tokens: options.DraftTokensOption = None,
     no_speculation: options.NoSpeculationOption = False,
+    compare: options.CompareOption = False,
+    trace_tokens: options.TraceTokensOption = False,
     model: options.ModelOption = "demo",
     devices: options.DevicesOption = "cpu",
     batch_size: options.BatchSizeOption = 8,
+    output: options.OutputOption = None,
+    output_format: options.OutputFormatOption = "auto",
+    resume: options.ResumeOption = False,
+    as_completed: options.AsCompletedOption = False,
+    show_config: options.ShowConfigOption = False,
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
     debug: options.DebugOption = False,
@@ -52,7 +73,8 @@ def generate(
 
     with reported_errors(debug=debug):
         # Imported here, because these import NumPy, and a help page must not wait for it.
-        from specdecode.cli.generation import Settings, run
+        from specdecode.cli.generation import run
+        from specdecode.cli.settings import Settings
 
         settings = Settings(
             source=prompts,
@@ -60,14 +82,34 @@ def generate(
             model=model,
             devices=devices,
             batch_size=batch_size,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=seed,
+            given=_given(context),
+            chat=chat,
+            system=system,
+            output=output,
+            output_format=output_format,
+            resume=resume,
+            as_completed=as_completed,
+            compare=compare,
+            trace_tokens=trace_tokens,
+            show_config=show_config,
             draft_tokens=_width(draft_tokens, no_speculation),
             as_json=as_json,
             quiet=quiet,
         )
         raise typer.Exit(run(settings))
+
+
+def _given(context: typer.Context) -> Mapping[str, object]:
+    """Options of a prompt that were on the command line."""
+    from specdecode.cli.settings import FALLBACKS
+
+    given = {}
+    for name in FALLBACKS:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            value = context.params[name]
+            given[name] = tuple(value) if isinstance(value, list) else value
+    return given
 
 
 def _width(draft_tokens: int | None, no_speculation: bool) -> int | None:

@@ -2,217 +2,186 @@
 
 from __future__ import annotations
 
-import io
-import re
-import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from specdecode.cli import loading, report
-from specdecode.cli.interrupts import raised_interrupts
+from specdecode.cli import configuration, loading, report, results, trace
+from specdecode.cli.comparison import compare, plain_pass
+from specdecode.cli.jobs import Job, Work, prepare
 from specdecode.cli.ordered import OrderedTexts
 from specdecode.cli.output import Output
-from specdecode.core.checkpoint.locate import locate_model
+from specdecode.cli.passes import Outcome, Pass
+from specdecode.cli.settings import Settings
 from specdecode.core.engine.engine import Engine
-from specdecode.core.engine.request import Completion, FailedEvent, FinishedEvent, Request, TokensEvent
-from specdecode.core.errors import ExitCode, UsageError
+from specdecode.core.engine.request import TokensEvent
+from specdecode.core.engine.step import StepModel
+from specdecode.core.errors import ExitCode
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
-from specdecode.core.text.detokenizer import IncrementalDetokenizer
-from specdecode.core.text.prompt import Prompt
-from specdecode.core.text.prompts import encode_prompt, read_prompts
-from specdecode.core.text.tokenizer import TextTokenizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The options of one run; `draft_tokens` None = what the checkpoint says, 0 = plain decoding."""
-
-    source: str | None
-    texts: tuple[str, ...]
-    model: str
-    devices: str
-    batch_size: int
-    max_tokens: int
-    temperature: float
-    seed: int
-    draft_tokens: int | None
-    as_json: bool
-    quiet: bool
+from specdecode.core.results_file import ResultsFile
 
 
 def run(settings: Settings) -> ExitCode:
     """Generate and report; the exit code says whether every prompt was completed."""
     with Output(as_json=settings.as_json, quiet=settings.quiet) as output:
-        return _run(settings, output)
+        work = prepare(settings)
+        form = results.choose_format(settings.output_format, work.jobs)
+        if settings.show_config:
+            return _show_config(settings, work, output)
+        if settings.output is None:
+            return _run(settings, work, work.jobs, output, None)
+        keys = [job.key for job in work.jobs]
+        file = ResultsFile(Path(settings.output), keys, resume=settings.resume)
+        writer = _Writer(file, work.jobs, form=form, model=settings.model)
+        try:
+            return _run(settings, work, writer.jobs, output, writer)
+        finally:
+            file.close(sort=not settings.as_completed)
 
 
-def _run(settings: Settings, output: Output) -> ExitCode:
-    prompts = _prompts(settings)
-    _check_devices(settings.devices)
-    if not settings.model:
-        raise UsageError("--model is empty. Name a checkpoint folder or a preset.")
-    path = locate_model(settings.model)
-    config = DeepseekV41Config.from_json(path)
-    tokenizer = TextTokenizer.of(path, config)
-    width = _width(settings, config)
-    requests = [_request(prompt, tokenizer, settings, width, config) for prompt in prompts]
-    longest = max(len(r.prompt) for r in requests) + settings.max_tokens
+class _Writer:
+    """Results into a file, those of an earlier run left out."""
+
+    def __init__(self, file: ResultsFile, jobs: Sequence[Job], *, form: str, model: str) -> None:
+        self.path = file.path
+        self.known = len(file.answered)
+        self._places = [place for place in range(len(jobs)) if place not in file.answered]
+        self.jobs = [jobs[place] for place in self._places]
+        self._file, self._form, self._model = file, form, model
+
+    def write(self, number: int, outcome: Outcome) -> None:
+        """Write what came of one of `jobs`."""
+        content = results.line(self.jobs[number], outcome, form=self._form, model=self._model)
+        self._file.add(self._places[number], content)
+
+
+def _run(settings: Settings, work: Work, jobs: Sequence[Job], output: Output, writer: _Writer | None) -> ExitCode:
+    if writer is not None and writer.known:
+        output.note(f"{writer.path} has {writer.known} of {len(work.jobs)} results already")
+    if not jobs:
+        return ExitCode.OK
     model = loading.load_step_model(
-        path,
+        work.path,
         devices=settings.devices,
-        max_length=min(longest, config.text_config.max_position_embeddings),
-        max_batch=min(settings.batch_size, len(requests)),
+        max_length=min(max(job.length for job in jobs), work.config.text_config.max_position_embeddings),
+        max_batch=min(settings.batch_size, len(jobs)),
         progress=output,
     )
-    output.note(_method(width, config))
-    return _Run(output, prompts, tokenizer, Engine(model, max_batch=settings.batch_size), width).complete(requests)
+    output.note(_method(work.width, work.config))
+    return _Generation(settings, work, jobs, output, writer, model).run()
 
 
-class _Run:
-    """One pass of all prompts through an engine."""
+class _Generation:
+    """One run of the command on a model."""
 
     def __init__(
-        self, output: Output, prompts: list[Prompt], tokenizer: TextTokenizer, engine: Engine, width: int
+        self,
+        settings: Settings,
+        work: Work,
+        jobs: Sequence[Job],
+        output: Output,
+        writer: _Writer | None,
+        model: StepModel,
     ) -> None:
-        self._output = output
-        self._prompts = prompts
-        self._tokenizer = tokenizer
-        self._engine = engine
-        self._width = width
-        self._text = [IncrementalDetokenizer(tokenizer) for _ in prompts]
-        self._done: dict[int, Completion] = {}
+        self._settings, self._work, self._jobs = settings, work, jobs
+        self._output, self._writer, self._model = output, writer, model
         self._shown = False
-        self._failed: dict[int, str] = {}
-        self._ordered = OrderedTexts(len(prompts), begin=self._begin, show=self._show, stream=output.streams)
+        self._texts = OrderedTexts(
+            len(jobs),
+            begin=self._begin,
+            show=self._show,
+            stream=output.streams,
+            as_completed=settings.as_completed,
+        )
 
-    def complete(self, requests: list[Request]) -> ExitCode:
-        """Run to the end, or until interrupted; what has finished by then is kept."""
-        ids = [self._engine.submit(request) for request in requests]
-        number = {request_id: place for place, request_id in enumerate(ids)}
-        interrupted = False
-        try:
-            with raised_interrupts():
-                for event in self._engine.run():
-                    self._take(event, number[event.request_id])
-        except KeyboardInterrupt:
-            interrupted = True
-        self._report(interrupted)
+    def run(self) -> ExitCode:
+        """Run to the end, or until interrupted, and report."""
+        if self._settings.trace_tokens and not self._output.as_json:
+            for line in trace.legend(colour=self._output.colour):
+                self._output.note(line)
+        plain = plain_pass(self._jobs, self._engine) if self._settings.compare else None
+        speculative = Pass(self._jobs, self._engine(), self)
+        start = time.perf_counter()
+        if plain is None or not plain[0].interrupted:
+            speculative.run()
+        seconds = time.perf_counter() - start
+        interrupted = speculative.interrupted or (plain is not None and plain[0].interrupted)
+        self._texts.flush()
+        verdict = None if plain is None else compare(self._jobs, plain[0], speculative, (plain[1], seconds))
+        if self._output.as_json:
+            content = self._document(speculative, interrupted)
+            self._output.document(content if verdict is None else {**content, "comparison": verdict.document()})
+        self._summarise(speculative, interrupted)
+        for line in [] if verdict is None else verdict.lines(lambda token: self._work.tokenizer.decode([token])):
+            self._output.error(line)
         if interrupted:
             return ExitCode.INTERRUPTED
-        return ExitCode.FAILURE if self._failed else ExitCode.OK
+        if verdict is not None and verdict.identical < verdict.compared:
+            return ExitCode.MISMATCH
+        return ExitCode.OK if all(outcome.done for outcome in speculative.outcomes) else ExitCode.FAILURE
 
-    def _take(self, event: TokensEvent | FinishedEvent | FailedEvent, number: int) -> None:
-        if isinstance(event, TokensEvent):
-            self._ordered.add(number, self._text[number].feed(event.tokens))
-        elif isinstance(event, FinishedEvent):
-            self._ordered.add(number, self._text[number].finish())
-            self._done[number] = event.completion
-            self._ordered.end(number)
-        else:
-            self._failed[number] = event.message
-            self._output.error(f"error: {self._prompts[number].origin}: {event.message}")
-            self._ordered.drop(number)
+    def tokens(self, number: int, event: TokensEvent) -> None:
+        """A listener's duty: show what a prompt has gained."""
+        traced = self._settings.trace_tokens
+        self._texts.add(number, trace.traced(event, colour=self._output.colour) if traced else event.text)
+
+    def turn(self, number: int) -> None:
+        """A listener's duty: each answer ends with a line break."""
+        self._texts.add(number, "\n")
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        """A listener's duty: keep a result, say a failure."""
+        if self._writer is not None:
+            self._writer.write(number, outcome)
+        if outcome.done:
+            self._texts.end(number)
+            return
+        self._output.error(f"error: {self._jobs[number].prompt.origin}: {outcome.error}")
+        self._texts.drop(number)
+
+    def _engine(self) -> Engine:
+        return Engine(self._model, max_batch=self._settings.batch_size, tokenizer=self._work.tokenizer)
+
+    @property
+    def _prints_text(self) -> bool:
+        return not self._output.as_json and self._writer is None
 
     def _show(self, piece: str) -> None:
-        if not self._output.as_json:
+        if self._prints_text:
             self._output.text(piece)
 
     def _begin(self, number: int) -> None:
         """Say whose text follows, beside the text, so that standard output holds nothing but text."""
-        if self._output.as_json or len(self._prompts) == 1:
+        if not self._prints_text or len(self._jobs) == 1:
             return
         if self._shown:
             self._output.text("\n")
         self._shown = True
-        self._output.note(f"[{number + 1}/{len(self._prompts)}] {self._prompts[number].text}")
+        self._output.note(f"[{number + 1}/{len(self._jobs)}] {self._jobs[number].prompt.text}")
 
-    def _report(self, interrupted: bool) -> None:
-        self._ordered.flush()
-        done = list(self._done.values())
-        if self._output.as_json:
-            results = [self._result(number) for number in range(len(self._prompts))]
-            self._output.document(
-                {"results": results, "interrupted": interrupted, "statistics": report.statistics(done)}
-            )
+    def _document(self, done: Pass, interrupted: bool) -> dict[str, object]:
+        tail = {"interrupted": interrupted, "statistics": report.statistics(done.completions)}
+        if self._writer is not None:
+            return {"output": str(self._writer.path), **tail}
+        made = [results.result(job, outcome) for job, outcome in zip(self._jobs, done.outcomes, strict=True)]
+        return {"results": made, **tail}
+
+    def _summarise(self, done: Pass, interrupted: bool) -> None:
         if interrupted:
-            self._output.error(f"interrupted: {len(done)} of {len(self._prompts)} prompts were finished")
-        if done:
-            for line in [*report.summary(done, width=self._width), *report.definitions()]:
+            finished = sum(outcome.done for outcome in done.outcomes)
+            self._output.error(f"interrupted: {finished} of {len(self._jobs)} prompts were finished")
+        if done.completions:
+            for line in [*report.summary(done.completions, width=self._work.width), *report.definitions()]:
                 self._output.note(line)
 
-    def _result(self, number: int) -> dict[str, object]:
-        prompt, completion = self._prompts[number], self._done.get(number)
-        head: dict[str, object] = {"prompt": prompt.text, "origin": prompt.origin}
-        if completion is None:
-            return {**head, "error": self._failed.get(number, "interrupted")}
-        return {
-            **head,
-            "text": self._tokenizer.decode(completion.tokens),
-            "tokens": list(completion.tokens),
-            "finish_reason": completion.reason.value,
-            "rounds": [[r.proposed, r.accepted, r.emitted] for r in completion.rounds],
-            "time_to_first_token": completion.timing.first_token,
-            "time_per_output_token": completion.timing.per_token,
-        }
 
-
-def _prompts(settings: Settings) -> list[Prompt]:
-    prompts = [] if settings.source is None else _read(settings.source)
-    prompts += [Prompt(text=text, origin="-p") for text in settings.texts]
-    if not prompts:
-        raise UsageError(
-            "There is no prompt. Name a file with one prompt a line, - for standard input, or use -p TEXT."
-        )
-    return prompts
-
-
-def _read(source: str) -> list[Prompt]:
-    if source == "-" and sys.stdin is None:
-        raise UsageError("Standard input is closed, so - has no prompts to read. Name a file or use -p TEXT.")
-    stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer
-    try:
-        return read_prompts(source, stdin)
-    except UsageError:
-        file = Path(source)
-        if file.is_file() and not file.read_bytes():
-            raise UsageError(f"{source} is empty. Write one prompt a line.") from None
-        raise
-
-
-def _check_devices(devices: str) -> None:
-    if not re.fullmatch(r"cpu|gpu:\d+", devices):
-        raise UsageError(f"--devices {devices} is not supported. Use cpu, or one GPU as gpu:0.")
-
-
-def _width(settings: Settings, config: DeepseekV41Config) -> int:
-    block = config.text_config.dspark_block_size
-    asked = settings.draft_tokens
-    if asked is not None and not 0 <= asked <= block:
-        raise UsageError(
-            f"--draft-tokens {asked} is not possible: the checkpoint's drafter makes up to {block} "
-            f"(dspark_block_size in config.json). Use 0 to {block}."
-        )
-    return block if asked is None else asked
-
-
-def _request(
-    prompt: Prompt, tokenizer: TextTokenizer, settings: Settings, width: int, config: DeepseekV41Config
-) -> Request:
-    ids = encode_prompt(prompt, tokenizer)
-    context = config.text_config.max_position_embeddings
-    if len(ids) >= context:
-        raise UsageError(
-            f"{prompt.origin}: the prompt has {len(ids)} tokens, and the model's context of {context} "
-            "(max_position_embeddings in config.json) has no room for any output. Shorten it."
-        )
-    return Request(
-        prompt=tuple(ids),
-        max_tokens=settings.max_tokens,
-        temperature=settings.temperature,
-        seed=settings.seed,
-        stop_ids=frozenset({config.eos_token_id}),
-        draft_tokens=width,
-    )
+def _show_config(settings: Settings, work: Work, output: Output) -> ExitCode:
+    run_values = configuration.of_run(settings, work)
+    if output.as_json:
+        output.document(configuration.document(run_values, work.jobs))
+    else:
+        output.text("".join(f"{line}\n" for line in configuration.lines(run_values, work.jobs)))
+    return ExitCode.OK
 
 
 def _method(width: int, config: DeepseekV41Config) -> str:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-_SAMPLING, _SPECULATION, _RUNNING, _OUTPUT = "Sampling", "Speculation", "Running", "Output"
+_CHAT, _SAMPLING, _STOPPING = "Conversation", "Sampling", "Stopping"
+_SPECULATION, _RUNNING, _OUTPUT = "Speculation", "Running", "Output"
 
 ModelOption = Annotated[
     str,
@@ -36,8 +37,8 @@ MaxTokensOption = Annotated[
         "--max-tokens",
         metavar="N",
         min=0,
-        help="The most tokens to generate for each prompt.",
-        rich_help_panel=_SAMPLING,
+        help="The most tokens to generate for each answer.",
+        rich_help_panel=_STOPPING,
     ),
 ]
 TemperatureOption = Annotated[
@@ -58,6 +59,138 @@ SeedOption = Annotated[
         min=0,
         help="Key of the draws, 0 to 2^64 - 1: the same prompt and seed give the same text.",
         rich_help_panel=_SAMPLING,
+    ),
+]
+MinTokensOption = Annotated[
+    int,
+    typer.Option(
+        "--min-tokens",
+        metavar="N",
+        min=0,
+        help="Tokens that come before a stop counts.",
+        rich_help_panel=_STOPPING,
+    ),
+]
+StopOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop",
+        metavar="TEXT",
+        help="A text that ends the answer and is left out of it; may be repeated.",
+        rich_help_panel=_STOPPING,
+    ),
+]
+StopTokenOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--stop-token-id",
+        metavar="ID",
+        help="A token that ends the answer; may be repeated.",
+        rich_help_panel=_STOPPING,
+    ),
+]
+IncludeStopOption = Annotated[
+    bool,
+    typer.Option("--include-stop", help="Keep the stop in the text.", rich_help_panel=_STOPPING),
+]
+IgnoreEosOption = Annotated[
+    bool,
+    typer.Option("--ignore-eos", help="Go on after the end-of-sequence token.", rich_help_panel=_STOPPING),
+]
+ChatOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--raw",
+        help="Encode each prompt as a conversation, or none. By default those that are written as one are encoded, "
+        "and texts are continued as they are.",
+        show_default=False,
+        rich_help_panel=_CHAT,
+    ),
+]
+ThinkingOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--thinking/--no-thinking",
+        help="Whether conversations are answered after reasoning; by default they are.",
+        show_default=False,
+        rich_help_panel=_CHAT,
+    ),
+]
+EffortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--effort",
+        metavar="1-100|NAME",
+        help="How thorough the reasoning is: a number, or low (50), high (75, the default), max (100).",
+        show_default=False,
+        rich_help_panel=_CHAT,
+    ),
+]
+SystemOption = Annotated[
+    str | None,
+    typer.Option(
+        "--system",
+        metavar="TEXT",
+        help="The system message of conversations that have none.",
+        show_default=False,
+        rich_help_panel=_CHAT,
+    ),
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write one JSON object a prompt into FILE, each as soon as it is done, and no text.",
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+    ),
+]
+OutputFormatOption = Annotated[
+    str,
+    typer.Option(
+        "--output-format",
+        metavar="auto|results|openai-batch",
+        help="The shape of these objects; auto answers an OpenAI batch as one.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option("--resume", help="Answer only what has no answer in FILE yet.", rich_help_panel=_OUTPUT),
+]
+AsCompletedOption = Annotated[
+    bool,
+    typer.Option(
+        "--as-completed",
+        help="Results in the order in which they are done, not in that of the prompts.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+CompareOption = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Run without speculation first, and say whether the tokens are the same and how much sooner they came; "
+        "exit code 5 if they differ.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+TraceTokensOption = Annotated[
+    bool,
+    typer.Option(
+        "--trace-tokens",
+        help="Mark in the text which tokens were accepted drafts, corrections and bonus tokens.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+ShowConfigOption = Annotated[
+    bool,
+    typer.Option(
+        "--show-config",
+        help="Print every option with its value and who set it, and do nothing else.",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 DraftTokensOption = Annotated[

@@ -15,15 +15,25 @@ class OrderedTexts:
         begin: called with a text's number before its first piece, also if it has none.
         show: called with each piece.
         stream: pass on pieces as they come; otherwise whole texts only.
+        as_completed: pass texts on in the order in which they end; then none is streamed unless it is alone.
     """
 
-    def __init__(self, count: int, *, begin: Callable[[int], None], show: Callable[[str], None], stream: bool) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        begin: Callable[[int], None],
+        show: Callable[[str], None],
+        stream: bool,
+        as_completed: bool = False,
+    ) -> None:
         self._pieces: list[list[str]] = [[] for _ in range(count)]
         self._ended = [False] * count
         self._dropped = [False] * count
         self._begin = begin
         self._show = show
         self._stream = stream
+        self._as_completed = as_completed and count > 1
         self._current = 0
         self._begun = False
 
@@ -36,7 +46,10 @@ class OrderedTexts:
     def end(self, number: int) -> None:
         """Text `number` is complete."""
         self._ended[number] = True
-        self._pass_on()
+        if self._as_completed:
+            self._pass_on_one(number)
+        else:
+            self._pass_on()
 
     def drop(self, number: int) -> None:
         """Text `number` ends here; what has not been shown of it is not to be trusted."""
@@ -51,7 +64,14 @@ class OrderedTexts:
             if not self._ended[number]:
                 self.drop(number)
 
+    def _pass_on_one(self, number: int) -> None:
+        if not self._dropped[number]:
+            self._begin(number)
+            self._show("".join(self._pieces[number]) + "\n")
+
     def _pass_on(self) -> None:
+        if self._as_completed:
+            return
         while self._current < len(self._pieces):
             number = self._current
             ended = self._ended[number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import TextIO
@@ -44,6 +45,11 @@ class Output:
     def streams(self) -> bool:
         """Whether somebody watches text as it comes."""
         return self._stdout.isatty() and not self.as_json
+
+    @property
+    def colour(self) -> bool:
+        """Whether results may be coloured: on a terminal, unless NO_COLOR is set (no-color.org)."""
+        return self.streams and not os.environ.get("NO_COLOR")
 
     def text(self, piece: str) -> None:
         """A piece of the result."""

@@ -102,8 +102,18 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 """Options of peers with the values at which they do nothing; other values are refused where we lack the option."""
 _SAMPLING = frozenset(_NEUTRAL) - {"n", "best_of", "echo"}
 IGNORED = frozenset(
-    "model user metadata store stream stream_options service_tier safety_identifier prompt_cache_key "
-    "parallel_tool_calls".split()
+    (
+        "model",
+        "user",
+        "metadata",
+        "store",
+        "stream",
+        "stream_options",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "parallel_tool_calls",
+    )
 )
 """What an API request may say without meaning anything here."""
 

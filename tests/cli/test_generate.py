@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from specdecode.cli.generation import Settings, run
+from specdecode.cli.generation import run
+from specdecode.cli.settings import Settings
 from specdecode.core.engine.step import StepResult
 from specdecode.core.metrics import DEFINITIONS
 from tests.cli.conftest import SCRIPT, Script, timeless
@@ -124,6 +125,7 @@ def test_json(specdecode, prompts):
         "text": script_from(4, 12),
         "tokens": [3 + b for b in (SCRIPT.encode() * 3)[4:16]],
         "finish_reason": "length",
+        "stopped_by": None,
         "rounds": [[3, 3, 4], [3, 3, 4], [2, 2, 3]],
     }
     statistics = content["statistics"]
@@ -227,18 +229,8 @@ def test_a_terminal_sees_text_as_it_comes(specdecode, monkeypatch):
     specdecode.model_type = Watches
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    options = {"max_tokens": 12, "temperature": 0.0, "seed": 0, "draft_tokens": 0}
-    model = str(specdecode.checkpoint)
-    settings = Settings(
-        source=None,
-        texts=("one",),
-        model=model,
-        devices="cpu",
-        batch_size=1,
-        as_json=False,
-        quiet=False,
-        **options,
-    )
+    given = {"max_tokens": 12, "temperature": 0.0}
+    settings = Settings(texts=("one",), model=str(specdecode.checkpoint), draft_tokens=0, given=given)
     assert run(settings) == 0
     # The emoji takes four steps, of which the first three show nothing.
     assert seen[:6] == ["", "", "", "", "👍", "👍 "]

@@ -17,6 +17,9 @@ COMMAND = [sys.executable, "-m", "specdecode.cli"]
 OPTIONS = {
     "--prompt", "--max-tokens", "--temperature", "--seed", "--draft-tokens", "--no-speculation", "--model",
     "--devices", "--batch-size", "--json", "--quiet", "--debug", "--help",
+    "--chat", "--system", "--thinking", "--effort", "--min-tokens", "--stop", "--stop-token-id", "--include-stop",
+    "--ignore-eos", "--compare", "--trace-tokens", "--output", "--output-format", "--resume", "--as-completed",
+    "--show-config",
 }  # fmt: skip
 
 
@@ -74,7 +77,7 @@ def test_the_options_of_generate(panels, monkeypatch):
     named = re.findall(r"^[│ ]+(?:-\w, )?(--[a-z-]+)", result.stdout, flags=re.MULTILINE)
     assert set(named) == OPTIONS
     assert "specdecode generate examples/prompts.txt" in result.stdout
-    for panel in ("Sampling", "Speculation", "Running", "Output"):
+    for panel in ("Conversation", "Sampling", "Stopping", "Speculation", "Running", "Output"):
         assert (f"─ {panel} ─" in result.stdout) is panels
 
 

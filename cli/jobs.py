@@ -1,0 +1,157 @@
+"""From settings to what is to run: every prompt with its options, checked before a model is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from specdecode.cli.settings import Settings, Value, request, resolve
+from specdecode.core.checkpoint.locate import locate_model
+from specdecode.core.engine.request import Request
+from specdecode.core.errors import UsageError
+from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.text.chat_encoding import ChatOptions, parse_effort
+from specdecode.core.text.dialogue import Dialogue
+from specdecode.core.text.prompt import Prompt
+from specdecode.core.text.prompts import read_prompts
+from specdecode.core.text.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One prompt, ready to run.
+
+    Attributes:
+        first: the request of its first turn; those of later turns differ in the prompt alone.
+        key: 32 hexadecimal digits over all that its answer depends on: the checkpoint, the prompt and the options,
+            but not how many drafts or neighbours it has.
+        length: tokens that it takes at most, all turns together.
+    """
+
+    prompt: Prompt
+    values: Mapping[str, Value]
+    first: Request
+    key: str
+    length: int
+    tokenizer: TextTokenizer
+    system: str | None
+
+    def dialogue(self) -> Dialogue:
+        """Its conversation, from the beginning."""
+        return _dialogue(self.prompt, self.values, self.tokenizer, self.system)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """All of a run."""
+
+    path: Path
+    config: DeepseekV41Config
+    tokenizer: TextTokenizer
+    jobs: tuple[Job, ...]
+    width: int
+
+
+def prepare(settings: Settings) -> Work:
+    """Read prompts, configuration and tokenizer.
+
+    Raises:
+        UsageError: an option or a prompt is not possible.
+        ModelError: the checkpoint cannot be used.
+    """
+    prompts = _prompts(settings)
+    if not re.fullmatch(r"cpu|gpu:\d+", settings.devices):
+        raise UsageError(f"--devices {settings.devices} is not supported. Use cpu, or one GPU as gpu:0.")
+    if not settings.model:
+        raise UsageError("--model is empty. Name a checkpoint folder or a preset.")
+    path = locate_model(settings.model)
+    config = DeepseekV41Config.from_json(path)
+    tokenizer = TextTokenizer.of(path, config)
+    width = _width(settings, config)
+    model = _digest(path)
+    jobs = tuple(_job(prompt, settings, config, tokenizer, model) for prompt in prompts)
+    return Work(path=path, config=config, tokenizer=tokenizer, jobs=jobs, width=width)
+
+
+def _job(prompt: Prompt, settings: Settings, config: DeepseekV41Config, tokenizer: TextTokenizer, model: str) -> Job:
+    values = resolve(prompt, settings, config)
+    dialogue = _dialogue(prompt, values, tokenizer, settings.system)
+    ids = dialogue.ids()
+    context = config.text_config.max_position_embeddings
+    if len(ids) >= context:
+        raise UsageError(
+            f"{prompt.origin}: the prompt has {len(ids)} tokens, and the model's context of {context} "
+            "(max_position_embeddings in config.json) has no room for any output. Shorten it."
+        )
+    first = request(prompt, ids, values, config)
+    asked = {f.name: getattr(first, f.name) for f in fields(Request) if f.name != "draft_tokens"}
+    chat = [values[name].value for name in ("chat", "thinking", "effort")] if prompt.later else []
+    whole = [model, {**asked, "stop_ids": sorted(first.stop_ids)}, prompt.later, chat]
+    return Job(
+        prompt=prompt,
+        values=values,
+        first=first,
+        key=hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode()).hexdigest()[:32],
+        length=dialogue.length(first.max_tokens),
+        tokenizer=tokenizer,
+        system=settings.system,
+    )
+
+
+def next_turn(job: Job, dialogue: Dialogue) -> Request:
+    """The request of the dialogue's current turn."""
+    return replace(job.first, prompt=tuple(dialogue.ids()))
+
+
+def _dialogue(prompt: Prompt, values: Mapping[str, Value], tokenizer: TextTokenizer, system: str | None) -> Dialogue:
+    options = ChatOptions(thinking=bool(values["thinking"].value), effort=parse_effort(values["effort"].value))
+    return Dialogue(prompt, tokenizer, chat=bool(values["chat"].value), system=system, options=options)
+
+
+def _digest(path: Path) -> str:
+    """What tells checkpoints apart without reading their weights."""
+    digest = hashlib.sha256()
+    for name in ("config.json", "tokenizer.json", "model.safetensors.index.json"):
+        file = path / name
+        digest.update(file.read_bytes() if file.exists() else b"")
+    return digest.hexdigest()
+
+
+def _prompts(settings: Settings) -> list[Prompt]:
+    prompts = [] if settings.source is None else _read(settings.source)
+    prompts += [Prompt(text=text, origin="-p") for text in settings.texts]
+    if not prompts:
+        raise UsageError(
+            "There is no prompt. Name a file with one prompt a line, - for standard input, or use -p TEXT."
+        )
+    return prompts
+
+
+def _read(source: str) -> list[Prompt]:
+    if source == "-" and sys.stdin is None:
+        raise UsageError("Standard input is closed, so - has no prompts to read. Name a file or use -p TEXT.")
+    stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer
+    try:
+        return read_prompts(source, stdin)
+    except UsageError:
+        file = Path(source)
+        if file.is_file() and not file.read_bytes():
+            raise UsageError(f"{source} is empty. Write one prompt a line.") from None
+        raise
+
+
+def _width(settings: Settings, config: DeepseekV41Config) -> int:
+    block = config.text_config.dspark_block_size
+    asked = settings.draft_tokens
+    if asked is not None and not 0 <= asked <= block:
+        raise UsageError(
+            f"--draft-tokens {asked} is not possible: the checkpoint's drafter makes up to {block} "
+            f"(dspark_block_size in config.json). Use 0 to {block}."
+        )
+    return block if asked is None else asked

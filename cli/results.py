@@ -1,0 +1,104 @@
+"""Results of prompts as JSON: in our own shape, and as the responses of an OpenAI batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from specdecode.cli.jobs import Job
+from specdecode.cli.passes import Outcome, Turn
+from specdecode.core.engine.request import FinishReason
+from specdecode.core.errors import UsageError
+from specdecode.core.text.markers import THINK_END
+
+FORMATS = ("auto", "results", "openai-batch")
+
+
+def choose_format(asked: str, jobs: Sequence[Job]) -> str:
+    """The shape of results; `auto` answers a batch as a batch.
+
+    Raises:
+        UsageError: the shape is unknown, or a batch was asked for and a prompt has no custom_id.
+    """
+    if asked not in FORMATS:
+        raise UsageError(f"--output-format {asked} is not possible. Use {', '.join(FORMATS)}.")
+    alone = next((job.prompt.origin for job in jobs if job.prompt.custom_id is None), None)
+    if asked == "openai-batch" and alone is not None:
+        raise UsageError(f"--output-format openai-batch needs a custom_id for every prompt, and {alone} has none.")
+    return ("results" if alone is not None else "openai-batch") if asked == "auto" else asked
+
+
+def result(job: Job, outcome: Outcome) -> dict[str, object]:
+    """One prompt's result in our own shape."""
+    content: dict[str, object] = {"prompt": job.prompt.text, "origin": job.prompt.origin}
+    if job.prompt.custom_id is not None:
+        content["custom_id"] = job.prompt.custom_id
+    if job.prompt.metadata:
+        content["metadata"] = dict(job.prompt.metadata)
+    if not outcome.done:
+        return {**content, "error": outcome.error}
+    turns = [_turn(turn) for turn in outcome.turns]
+    if len(turns) == 1:
+        return {**content, **turns[0]}
+    return {**content, "turns": [{"prompt": t.said, **made} for t, made in zip(outcome.turns, turns, strict=True)]}
+
+
+def line(job: Job, outcome: Outcome, *, form: str, model: str) -> dict[str, object]:
+    """One prompt's line of a results file; its `id` carries the job's key."""
+    if form == "results":
+        return {"id": f"req_{job.key}", **result(job, outcome)}
+    name = f"batch_req_{job.key}"
+    head: dict[str, object] = {"id": name, "custom_id": job.prompt.custom_id}
+    if not outcome.done:
+        return {**head, "response": None, "error": {"code": "request_failed", "message": outcome.error}}
+    body = _body(job, outcome.turns[0], model)
+    response = {"status_code": 200, "request_id": f"req_{job.key}", "body": body}
+    return {**head, "response": response, "error": None}
+
+
+def _turn(turn: Turn) -> dict[str, object]:
+    completion = turn.completion
+    content: dict[str, object] = {
+        "text": completion.text,
+        "tokens": list(completion.tokens),
+        "finish_reason": completion.reason.value,
+        "stopped_by": completion.stopped_by,
+        "rounds": [[r.proposed, r.accepted, r.emitted] for r in completion.rounds],
+        "time_to_first_token": completion.timing.first_token,
+        "time_per_output_token": completion.timing.per_token,
+    }
+    if turn.answer is not None:
+        content["message"] = turn.answer.message().as_json()
+    return content
+
+
+def _body(job: Job, turn: Turn, model: str) -> dict[str, object]:
+    """A chat completion, or a completion of a text, as OpenAI's API has it."""
+    completion, answer = turn.completion, turn.answer
+    reason = "stop" if completion.reason is FinishReason.STOP else "length"
+    usage: dict[str, object] = {
+        "prompt_tokens": turn.prompt_tokens,
+        "completion_tokens": len(completion.tokens),
+        "total_tokens": turn.prompt_tokens + len(completion.tokens),
+    }
+    choice: dict[str, object] = {"index": 0, "logprobs": None}
+    if not job.prompt.messages:
+        choice |= {"text": completion.text, "finish_reason": reason}
+    elif answer is None:
+        choice |= {"message": {"role": "assistant", "content": completion.text}, "finish_reason": reason}
+    else:
+        calls = reason == "stop" and bool(answer.tool_calls)
+        choice |= {"message": answer.message().as_json(), "finish_reason": "tool_calls" if calls else reason}
+        usage["completion_tokens_details"] = {"reasoning_tokens": _reasoning_tokens(job, turn)}
+    kind = "chat.completion" if job.prompt.messages else "text_completion"
+    head = {"id": f"req_{job.key}", "object": kind, "created": int(time.time()), "model": model}
+    return {**head, "choices": [choice], "usage": usage}
+
+
+def _reasoning_tokens(job: Job, turn: Turn) -> int:
+    """Tokens before `</think>`; all of them where it never came."""
+    if turn.answer is None or turn.answer.reasoning is None:
+        return 0
+    end = job.tokenizer.backend.token_to_id(THINK_END)
+    tokens = turn.completion.tokens
+    return tokens.index(end) if end in tokens else len(tokens)

@@ -1,0 +1,144 @@
+"""The options of one run, and what each prompt makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from specdecode.core.engine.request import Request
+from specdecode.core.errors import UsageError
+from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.text.chat_encoding import DEFAULT_EFFORT
+from specdecode.core.text.prompt import Prompt
+
+FALLBACKS: dict[str, object] = {
+    "max_tokens": 64,
+    "min_tokens": 0,
+    "temperature": 0.7,
+    "seed": 0,
+    "stop": (),
+    "stop_token_ids": (),
+    "ignore_eos": False,
+    "include_stop": False,
+    "thinking": True,
+    "effort": DEFAULT_EFFORT,
+}
+"""Options of a prompt and what they are where nobody sets them; a row may set each of them for itself."""
+CHAT_OPTIONS = ("system", "thinking", "effort")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the command line says.
+
+    Attributes:
+        given: options of a prompt that were on the command line, by their names in `FALLBACKS`, and any field of
+            `Request`.
+        draft_tokens: None = what the checkpoint says, 0 = plain decoding.
+        chat: encode every prompt as a conversation, or none; None = those that are written as one.
+        system: the system message of conversations that have none.
+        output, output_format, resume, as_completed: where results go beside the text; see `results_file.py`.
+    """
+
+    source: str | None = None
+    texts: tuple[str, ...] = ()
+    model: str = "demo"
+    devices: str = "cpu"
+    batch_size: int = 8
+    given: Mapping[str, object] = field(default_factory=dict)
+    draft_tokens: int | None = None
+    chat: bool | None = None
+    system: str | None = None
+    output: str | None = None
+    output_format: str = "auto"
+    resume: bool = False
+    as_completed: bool = False
+    compare: bool = False
+    trace_tokens: bool = False
+    show_config: bool = False
+    as_json: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        asked = [name for name in CHAT_OPTIONS if name in self.given or (name == "system" and self.system is not None)]
+        if self.chat is False and asked:
+            raise UsageError(f"--raw and --{asked[0]} contradict each other: a raw prompt has no place for it.")
+        if self.given.get("thinking") is False and "effort" in self.given:
+            raise UsageError("--no-thinking and --effort contradict each other. Leave one out.")
+        if self.resume and self.output is None:
+            raise UsageError("--resume needs the results of an earlier run: name them with --output FILE.")
+        if self.compare and self.draft_tokens == 0:
+            raise UsageError("--compare runs with and without speculation, so plain decoding alone contradicts it.")
+        if self.compare and self.output is not None:
+            raise UsageError("--compare and --output contradict each other: a comparison has two results a prompt.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """An option's value and who set it: a flag, a row, the checkpoint, or nobody (`default`)."""
+
+    value: object
+    source: str
+
+
+def resolve(prompt: Prompt, settings: Settings, config: DeepseekV41Config) -> dict[str, Value]:
+    """Every option of one prompt; a row goes before the command line."""
+    values = {}
+    for name in {**FALLBACKS, **settings.given, **prompt.options}:
+        if name in prompt.options:
+            values[name] = Value(value=prompt.options[name], source=f"row {prompt.origin}")
+        elif name in settings.given:
+            values[name] = Value(value=settings.given[name], source=_flag(name, settings.given[name]))
+        else:
+            values[name] = Value(value=FALLBACKS[name], source="default")
+    block = config.text_config.dspark_block_size
+    if settings.draft_tokens is None:
+        values["draft_tokens"] = Value(value=block, source="checkpoint (dspark_block_size)")
+    else:
+        values["draft_tokens"] = Value(value=settings.draft_tokens, source="--draft-tokens")
+    values["chat"] = _chat(prompt, settings, values)
+    return values
+
+
+def request(prompt: Prompt, ids: list[int], values: Mapping[str, Value], config: DeepseekV41Config) -> Request:
+    """The engine's request for one turn.
+
+    Raises:
+        UsageError: a value that is not possible, named with its row if that set any.
+    """
+    plain = {name: value.value for name, value in values.items()}
+    stops = frozenset(_tokens(plain, config))
+    names = {f.name for f in fields(Request)}
+    arguments = {name: value for name, value in plain.items() if name in names}
+    try:
+        return Request(**{**arguments, "prompt": tuple(ids), "stop_ids": stops})  # type: ignore[arg-type]
+    except UsageError as error:
+        raise UsageError(f"{prompt.origin}: {error}" if prompt.options else str(error)) from None
+
+
+def _tokens(plain: Mapping[str, object], config: DeepseekV41Config) -> set[int]:
+    given = plain["stop_token_ids"]
+    stops = set(given) if isinstance(given, tuple) else set()
+    size = config.text_config.vocab_size
+    for token in stops:
+        if not 0 <= token < size:
+            raise UsageError(f"The stop token {token} is not possible: ids run from 0 to {size - 1} (vocab_size).")
+    return stops if plain["ignore_eos"] else stops | {config.eos_token_id}
+
+
+def _chat(prompt: Prompt, settings: Settings, values: Mapping[str, Value]) -> Value:
+    if settings.chat is not None:
+        return Value(value=settings.chat, source="--chat" if settings.chat else "--raw")
+    if prompt.messages:
+        return Value(value=True, source="default (a conversation)")
+    for name in ("thinking", "effort"):
+        if values[name].source != "default":
+            return Value(value=True, source=values[name].source)
+    if settings.system is not None:
+        return Value(value=True, source="--system")
+    return Value(value=False, source="default (a text)")
+
+
+def _flag(name: str, value: object) -> str:
+    flag = {"stop_token_ids": "stop-token-id"}.get(name, name).replace("_", "-")
+    return f"--no-{flag}" if name == "thinking" and value is False else f"--{flag}"
