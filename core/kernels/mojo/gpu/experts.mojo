@@ -15,19 +15,19 @@ from .staged import fp8_in_warp, put
 from .vectors import packed_place
 
 comptime MANY = 4  # row tiles of eight that one pass over the weights serves, where there are more than eight rows
-comptime SPLIT = 2  # column spans of an output
-comptime FIRST_COLUMNS = WARPS // SPLIT * 16  # hidden columns of a block: a warp makes gate and up of 16
-comptime SECOND_COLUMNS = WARPS // SPLIT * 32  # output columns of a block
+comptime FIRST_SPLIT = 2
+comptime SECOND_SPLIT = 2
+comptime SECOND_COLUMNS = WARPS // SECOND_SPLIT * 16
 
 
 @always_inline
 def ring_of(warp: Int) -> Ring:
-    return block_memory().unsafe_offset(warp * STAGES * stage_bytes[2]())
+    return block_memory().unsafe_offset(warp * STAGES * stage_bytes[1]())
 
 
 @always_inline
 def sums_of() -> Shared:
-    return block_memory().unsafe_offset(WARPS * STAGES * stage_bytes[2]()).unsafe_bitcast[Float32]()
+    return block_memory().unsafe_offset(WARPS * STAGES * stage_bytes[1]()).unsafe_bitcast[Float32]()
 
 
 @always_inline
@@ -48,40 +48,38 @@ def first_tiles[fmt: Int, NT: Int](
     begin: Int, done: Int, count: Int, t: Int, d: Int, inner: Int, k: Int, shared_expert: Bool, model: F32P,
     exact: Bool,
 ):
-    """Slots done … done + 8 NT - 1 of an expert: hidden = FP8(weight silu(gate) up) for FIRST_COLUMNS columns."""
+    """Slots done … done + 8 NT - 1 of an expert: hidden = FP8(weight silu(gate) up) for 32 inner columns."""
     var warp = Int(warp_id())
     var lane = Int(lane_id())
     var slots = t * k
-    var n0 = Int(block_idx.x) * FIRST_COLUMNS + warp // SPLIT * 16
+    # Warps: gate or up, then the half of the 32 columns, then the span.
+    var n0 = Int(block_idx.x) * 32 + warp // FIRST_SPLIT % 2 * 16
+    var is_gate = warp < WARPS // 2
     var offsets = Array[Int, NT](fill=0)
     comptime for i in range(NT):
         var slot = min(done + i * 8 + lane // 4, count - 1)
         var row = slot if shared_expert else Int(UInt32(slot_pairs[unsafe_offset=begin + slot]) // UInt32(k))
         offsets[i] = row * d
     if n0 < inner:
-        var bounds = bounds_of[fmt](d, SPLIT, warp % SPLIT)
-        var panels = Panels[fmt, 2](d)
-        panels.set(0, w1, q1, n0, inner, d)
-        panels.set(1, w3, q3, n0, inner, d)
-        var acc = Array[Acc, 2 * NT](fill=Acc(0))
-        span[fmt, 2, NT, True](
+        var bounds = bounds_of[fmt](d, FIRST_SPLIT, warp % FIRST_SPLIT)
+        var panels = Panels[fmt, 1](d)
+        panels.set(0, w1 if is_gate else w3, q1 if is_gate else q3, n0, inner, d)
+        var acc = Array[Acc, NT](fill=Acc(0))
+        span[fmt, 1, NT, True](
             acc, ring_of(warp), panels, bounds[0], bounds[1], x, offsets, t * d, parts_of(exact)
         )
-        comptime for i in range(2 * NT):
-            store_tile(sums.unsafe_offset((warp * 2 * NT + i) * 128), acc[i], False)
+        comptime for i in range(NT):
+            store_tile(sums.unsafe_offset((warp * NT + i) * 128), acc[i], False)
     barrier()
     var limit = at(model, SWIGLU_LIMIT)
-    # A warp finishes 32 columns of a row, one FP8 group.
-    for item in range(warp, min(8 * NT, count - done) * (FIRST_COLUMNS // 32), WARPS):
-        var j = item // (FIRST_COLUMNS // 32)
-        var within = item % (FIRST_COLUMNS // 32) * 32 + lane
-        var column = Int(block_idx.x) * FIRST_COLUMNS + within
-        var home = sums.unsafe_offset(within // 16 * SPLIT * 2 * NT * 128 + j * 16 + lane % 16)
+    var column = Int(block_idx.x) * 32 + lane
+    for j in range(warp, min(8 * NT, count - done), WARPS):
+        var home = sums.unsafe_offset(lane // 16 * FIRST_SPLIT * NT * 128 + j * 16 + lane % 16)
         var gate = Float32(0)
         var up = Float32(0)
-        comptime for part in range(SPLIT):
-            gate += home[unsafe_offset=part * 2 * NT * 128]
-            up += home[unsafe_offset=(part * 2 + 1) * NT * 128]
+        comptime for part in range(FIRST_SPLIT):
+            gate += home[unsafe_offset=part * NT * 128]
+            up += home[unsafe_offset=(part + WARPS // 2) * NT * 128]
         gate = bf16(gate, exact)
         up = bf16(up, exact)
         gate = limit if gate > limit else gate
@@ -107,7 +105,7 @@ def first_kernel[TILES: Int](
     q3: U8P, s1: U8P, sq1: U8P, s3: U8P, sq3: U8P, t_: Int32, d_: Int32, inner_: Int32, k_: Int32, experts_: Int32,
     model: F32P, mode: I32P,
 ):
-    """Gives hidden planes [3, T k + T, I]; grid (I / FIRST_COLUMNS, most active experts + 1)."""
+    """Gives hidden planes [3, T k + T, I]; grid (I / 32, most active experts + 1)."""
     var t = Int(t_)
     var d = Int(d_)
     var inner = Int(inner_)
@@ -153,30 +151,29 @@ def second_tiles[fmt: Int, NT: Int](
     """Slots done … done + 8 NT - 1 of an expert: SECOND_COLUMNS output columns, rounded."""
     var warp = Int(warp_id())
     var lane = Int(lane_id())
-    var n0 = Int(block_idx.x) * SECOND_COLUMNS + warp // SPLIT * 32
+    var n0 = Int(block_idx.x) * SECOND_COLUMNS + warp // SECOND_SPLIT * 16
     var offsets = Array[Int, NT](fill=0)
     comptime for i in range(NT):
         offsets[i] = (begin + min(done + i * 8 + lane // 4, count - 1)) * inner
     if n0 < d:
-        var bounds = bounds_of[fmt](inner, SPLIT, warp % SPLIT)
-        var panels = Panels[fmt, 2](inner)
+        var bounds = bounds_of[fmt](inner, SECOND_SPLIT, warp % SECOND_SPLIT)
+        var panels = Panels[fmt, 1](inner)
         panels.set(0, w, s, n0, d, inner)
-        panels.set(1, w, s, n0 + 16, d, inner)
-        var acc = Array[Acc, 2 * NT](fill=Acc(0))
-        span[fmt, 2, NT, True](
+        var acc = Array[Acc, NT](fill=Acc(0))
+        span[fmt, 1, NT, True](
             acc, ring_of(warp), panels, bounds[0], bounds[1], hidden, offsets, plane, parts_of(exact)
         )
-        comptime for i in range(2 * NT):
-            store_tile(sums.unsafe_offset((warp * 2 * NT + i) * 128), acc[i], False)
+        comptime for i in range(NT):
+            store_tile(sums.unsafe_offset((warp * NT + i) * 128), acc[i], False)
     barrier()
-    for i in range(warp % SPLIT * 32 + lane, 2 * NT * 128, SPLIT * 32):
-        var row = done + i // 128 % NT * 8 + i % 128 // 16
-        var column = n0 + i // (NT * 128) * 16 + i % 16
+    for i in range(warp % SECOND_SPLIT * 32 + lane, NT * 128, SECOND_SPLIT * 32):
+        var row = done + i // 16
+        var column = n0 + i % 16
         if row < count and column < d:
-            var home = sums.unsafe_offset(warp // SPLIT * SPLIT * 2 * NT * 128 + i)
+            var home = sums.unsafe_offset(warp // SECOND_SPLIT * SECOND_SPLIT * NT * 128 + i)
             var total = Float32(0)
-            comptime for part in range(SPLIT):
-                total += home[unsafe_offset=part * 2 * NT * 128]
+            comptime for part in range(SECOND_SPLIT):
+                total += home[unsafe_offset=part * NT * 128]
             results[unsafe_offset=(begin + row) * d + column] = bf16(total, exact)
     barrier()
 
@@ -225,10 +222,10 @@ def experts_gpu(
 
     @__parameter
     def launch[TILES: Int]() raises:
-        comptime memory = memory_of[2, TILES]()
+        comptime memory = memory_of[1, TILES]()
         ctx.enqueue_function[first_kernel[TILES]](
             hidden, x, weights, active, starts, slot_pairs, w1, q1, w3, q3, s1, sq1, s3, sq3, Int32(t), Int32(d),
-            Int32(inner), Int32(k), Int32(experts), model, mode, grid_dim=(ceildiv(inner, FIRST_COLUMNS), most),
+            Int32(inner), Int32(k), Int32(experts), model, mode, grid_dim=(ceildiv(inner, 32), most),
             block_dim=BLOCK_THREADS, shared_mem_bytes=memory,
             func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory)),
         )

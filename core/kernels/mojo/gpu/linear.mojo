@@ -130,16 +130,17 @@ def linear_pair[
     fmt: Int
 ](
     ctx: DeviceContext, x: BF16P, w1: U8P, s1: U8P, y1: F32P, n1: Int, ld1: Int, w2: U8P, s2: U8P, y2: F32P, n2: Int,
-    ld2: Int, t: Int, k: Int, ldx: Int, plane: Int, group: Int, rounded: Bool, mode: I32P,
+    ld2: Int, t: Int, k: Int, ldx: Int, plane: Int, group: Int, rounded: Bool, mode: I32P, spans: Int = 0,
 ) raises:
     """Results of two weights from the same activations; a second weight of no rows is none.
 
     x: rows of k columns, ldx apart, in planes `plane` apart. group: outputs that share one span of k columns (a
     grouped projection), or at least n1. rounded: results become bfloat16 in a run with the model's own rounding.
+    spans: column spans of an output, for measurements of other choices than `split_of`'s.
     """
     if t == 0:
         return
-    var split = split_of(chunk_columns[fmt](), ceildiv(n1, 16) + ceildiv(n2, 16), k)
+    var split = spans if spans > 0 else split_of(chunk_columns[fmt](), ceildiv(n1, 16) + ceildiv(n2, 16), k)
     var length = ceildiv(k, chunk_columns[fmt]() * split) * chunk_columns[fmt]()
     var split_log = 0
     while 1 << split_log < split:
@@ -159,7 +160,7 @@ def linear_pair[
     var wide_blocks = ceildiv(ceildiv(n1, 32) + ceildiv(n2, 32), WARPS) * ceildiv(t, 32)
     if t <= 8:
         launch[1, 1, False]()
-    elif wide_blocks >= WIDE_BLOCKS and group % 32 == 0:
+    elif split <= 2 and wide_blocks >= WIDE_BLOCKS and group % 32 == 0:
         launch[2, 4, True]()
     else:
         launch[1, 4, False]()

@@ -218,8 +218,11 @@ def fetch[fmt: Int, M: Int](stage: Ring, panels: Panels[fmt, M], column: Int32):
         )
 
 
-struct Walk[fmt: Int](Copyable, Movable):
-    """A lane's way through columns begin … end - 1, chunk by chunk; past the end it stays at the first column."""
+struct Walk[fmt: Int, EVEN: Bool](Copyable, Movable):
+    """A lane's way through columns begin … end - 1, chunk by chunk; past the end it stays at the first column.
+
+    EVEN: the columns are whole chunks, so that no lane is ever past the end.
+    """
 
     var begin: Int32
     var end: Int32
@@ -234,6 +237,8 @@ struct Walk[fmt: Int](Copyable, Movable):
 
     @always_inline
     def inside(self, i: Int32) -> Bool:
+        comptime if Self.EVEN:
+            return True
         return self.own + i * Int32(chunk_columns[Self.fmt]()) < self.end
 
     @always_inline
@@ -256,17 +261,19 @@ def span[
     """
     if begin >= end:
         return
-    if parts == 1:
-        run[fmt, M, NT, 1, PACKED](acc, ring, panels, Walk[fmt](begin, end), x, offsets, plane)
+    if parts > 1:
+        run[fmt, M, NT, PLANES, PACKED](acc, ring, panels, Walk[fmt, False](begin, end), x, offsets, plane)
+    elif (end - begin) % chunk_columns[fmt]() == 0:
+        run[fmt, M, NT, 1, PACKED](acc, ring, panels, Walk[fmt, True](begin, end), x, offsets, plane)
     else:
-        run[fmt, M, NT, PLANES, PACKED](acc, ring, panels, Walk[fmt](begin, end), x, offsets, plane)
+        run[fmt, M, NT, 1, PACKED](acc, ring, panels, Walk[fmt, False](begin, end), x, offsets, plane)
 
 
 @always_inline
 def run[
-    fmt: Int, M: Int, NT: Int, P: Int, PACKED: Bool
+    EVEN: Bool, //, fmt: Int, M: Int, NT: Int, P: Int, PACKED: Bool
 ](
-    mut acc: Array[Acc, M * NT], ring: Ring, panels: Panels[fmt, M], walk: Walk[fmt], x: BF16P,
+    mut acc: Array[Acc, M * NT], ring: Ring, panels: Panels[fmt, M], walk: Walk[fmt, EVEN], x: BF16P,
     offsets: Array[Int, NT], plane: Int,
 ):
     """The loop of `span` over P planes."""
@@ -317,7 +324,7 @@ def run[
         comptime for part in range(P):
             var now = rows.copy()
             comptime if ahead:
-                load_rows[fmt, NT](rows, x.unsafe_offset(Int(walk.column(i + 1))), offsets)
+                load_rows[fmt, NT](rows, x.unsafe_offset(Int(walk.column(min(i + 1, walk.count - 1)))), offsets)
             else:
                 load_rows[fmt, NT](now, x.unsafe_offset(part * plane + Int(walk.column(i))), offsets)
             multiply[fmt, M, NT, PACKED](acc, words, factors, now)

@@ -64,9 +64,10 @@ def moe(
     var plain = planes_for(ctx, t, d)
     var quantised = planes_for(ctx, t, d)
     stage_both(ctx, pointer(plain), pointer(quantised), x, t, d, mode)
+    # Results first: they are read four at a time, and a row of scores may have any length.
     var memory = ctx.enqueue_create_buffer[DType.float32](t * experts + (slots + t) * d)
-    var scores = pointer(memory)
-    var results = scores.unsafe_offset(t * experts)
+    var results = pointer(memory)
+    var scores = results.unsafe_offset((slots + t) * d)
     linear_gpu[BF16](ctx, scores, pointer(plain), t, d, gate, gate, experts, False, mode)
     var lists = ctx.enqueue_create_buffer[DType.int32](2 * (experts + 1) + 3 * slots)
     var active = pointer(lists)
