@@ -11,10 +11,14 @@ from specdecode.cli.settings import Settings, Value
 def of_run(settings: Settings, work: Work) -> dict[str, Value]:
     """What holds for all prompts together."""
     text = work.config.text_config
+
+    def flag(name: str) -> str:
+        return f"--{name.replace('_', '-')}" if name in settings.named else "default"
+
     return {
-        "model": Value(value=str(work.path), source=f"--model {settings.model}"),
-        "devices": Value(value=settings.devices, source="--devices"),
-        "batch_size": Value(value=settings.batch_size, source="--batch-size"),
+        "model": Value(value=str(work.path), source=f"{flag('model')} ({settings.model})"),
+        "devices": Value(value=settings.devices, source=flag("devices")),
+        "batch_size": Value(value=settings.batch_size, source=flag("batch_size")),
         "prompts": Value(value=len(work.jobs), source=settings.source or "-p"),
         "context": Value(value=text.max_position_embeddings, source="checkpoint (max_position_embeddings)"),
         "eos_token": Value(value=work.config.eos_token_id, source="checkpoint (eos_token_id)"),

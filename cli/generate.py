@@ -83,6 +83,7 @@ def generate(
             devices=devices,
             batch_size=batch_size,
             given=_given(context),
+            named=_named(context),
             chat=chat,
             system=system,
             output=output,
@@ -99,17 +100,18 @@ def generate(
         raise typer.Exit(run(settings))
 
 
+def _named(context: typer.Context) -> frozenset[str]:
+    """Options that were on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+
+
 def _given(context: typer.Context) -> Mapping[str, object]:
     """Options of a prompt that were on the command line."""
     from specdecode.cli.settings import FALLBACKS
 
-    given = {}
-    for name in FALLBACKS:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            value = context.params[name]
-            given[name] = tuple(value) if isinstance(value, list) else value
-    return given
+    values = {name: context.params[name] for name in FALLBACKS if name in _named(context)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def _width(draft_tokens: int | None, no_speculation: bool) -> int | None:

@@ -34,6 +34,7 @@ class Settings:
     Attributes:
         given: options of a prompt that were on the command line, by their names in `FALLBACKS`, and any field of
             `Request`.
+        named: options of the whole run that were on the command line.
         draft_tokens: None = what the checkpoint says, 0 = plain decoding.
         chat: encode every prompt as a conversation, or none; None = those that are written as one.
         system: the system message of conversations that have none.
@@ -46,6 +47,7 @@ class Settings:
     devices: str = "cpu"
     batch_size: int = 8
     given: Mapping[str, object] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
     draft_tokens: int | None = None
     chat: bool | None = None
     system: str | None = None
