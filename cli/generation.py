@@ -20,6 +20,8 @@ from specdecode.core.errors import ExitCode
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.results_file import ResultsFile
 
+_PROMPT_WIDTH = 100
+
 
 def run(settings: Settings) -> ExitCode:
     """Generate and report; the exit code says whether every prompt was completed."""
@@ -86,6 +88,8 @@ class _Generation:
         self._settings, self._work, self._jobs = settings, work, jobs
         self._output, self._writer, self._model = output, writer, model
         self._shown = False
+        self._over = 0
+        self._start = time.perf_counter()
         self._texts = OrderedTexts(
             len(jobs),
             begin=self._begin,
@@ -133,6 +137,9 @@ class _Generation:
         """A listener's duty: keep a result, say a failure."""
         if self._writer is not None:
             self._writer.write(number, outcome)
+            self._over += 1
+            seconds = time.perf_counter() - self._start
+            self._output.tick(f"{self._over} of {len(self._jobs)} prompts", seconds)
         if outcome.done:
             self._texts.end(number)
             return
@@ -157,7 +164,7 @@ class _Generation:
         if self._shown:
             self._output.text("\n")
         self._shown = True
-        self._output.note(f"[{number + 1}/{len(self._jobs)}] {self._jobs[number].prompt.text}")
+        self._output.note(f"[{number + 1}/{len(self._jobs)}] {_one_line(self._jobs[number].prompt.text)}")
 
     def _document(self, done: Pass, interrupted: bool) -> dict[str, object]:
         tail = {"interrupted": interrupted, "statistics": report.statistics(done.completions)}
@@ -167,11 +174,12 @@ class _Generation:
         return {"results": made, **tail}
 
     def _summarise(self, done: Pass, interrupted: bool) -> None:
+        finished = sum(outcome.done for outcome in done.outcomes)
         if interrupted:
-            finished = sum(outcome.done for outcome in done.outcomes)
             self._output.error(f"interrupted: {finished} of {len(self._jobs)} prompts were finished")
         if done.completions:
-            for line in [*report.summary(done.completions, width=self._work.width), *report.definitions()]:
+            summary = report.summary(done.completions, prompts=finished, width=self._work.width)
+            for line in [*summary, *report.definitions()]:
                 self._output.note(line)
 
 
@@ -182,6 +190,12 @@ def _show_config(settings: Settings, work: Work, output: Output) -> ExitCode:
     else:
         output.text("".join(f"{line}\n" for line in configuration.lines(run_values, work.jobs)))
     return ExitCode.OK
+
+
+def _one_line(prompt: str) -> str:
+    """The beginning of a prompt, for people."""
+    line = " ".join(prompt.split()) if "\n" in prompt else prompt
+    return line if len(line) <= _PROMPT_WIDTH else f"{line[: _PROMPT_WIDTH - 1]}…"
 
 
 def _method(width: int, config: DeepseekV41Config) -> str:

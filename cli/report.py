@@ -22,11 +22,13 @@ def statistics(completions: Sequence[Completion]) -> dict[str, object]:
     }
 
 
-def summary(completions: Sequence[Completion], *, width: int) -> list[str]:
+def summary(completions: Sequence[Completion], *, prompts: int, width: int) -> list[str]:
     """The same in a few lines; `width` is how many drafts a round could have."""
     acceptance = Acceptance.of(r for c in completions for r in c.rounds)
     tokens = sum(len(c.tokens) for c in completions)
-    lines = [f"{_count(len(completions), 'prompt')}, {_count(tokens, 'token')}, {_count(acceptance.rounds, 'round')}"]
+    answers = "" if len(completions) == prompts else f" with {_count(len(completions), 'answer')}"
+    head = f"{_count(prompts, 'prompt')}{answers}"
+    lines = [f"{head}, {_count(tokens, 'token')}, {_count(acceptance.rounds, 'round')}"]
     if acceptance.rounds:
         lines += _acceptance_lines(acceptance)
     elif width and tokens:

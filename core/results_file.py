@@ -8,6 +8,7 @@ into the order of the prompts at the end.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
@@ -57,15 +58,16 @@ class ResultsFile:
             SpecdecodeError: the file cannot be written.
         """
         line = json.dumps(content, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        self._lines[place] = line  # before it is written: an interrupt between the two must not lose it when sorting
         with _reported(self.path):
             before = os.fstat(self._descriptor).st_size
             written = os.write(self._descriptor, line)
             if written < len(line) and self._regular:
+                del self._lines[place]
                 os.ftruncate(self._descriptor, before)
-                raise OSError(28, "No space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if self._regular:
                 os.fsync(self._descriptor)
-        self._lines[place] = line
 
     def close(self, *, sort: bool) -> None:
         """End; `sort` puts the lines into the order of the requests."""

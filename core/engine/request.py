@@ -58,6 +58,8 @@ class Request:
             raise UsageError(f"seed is {self.seed!r}; it must be a whole number from 0 to 2^64-1.")
         if not all(isinstance(stop, str) and stop for stop in self.stop):
             raise UsageError("A stop string is empty, and that is everywhere. Leave it out.")
+        if any("\ud800" <= character <= "\udfff" for stop in self.stop for character in stop):
+            raise UsageError("A stop string is not UTF-8 text.")
         if not _is_int(self.min_tokens) or not 0 <= self.min_tokens <= self.max_tokens:
             raise UsageError(
                 f"min_tokens is {self.min_tokens!r}; it must be a whole number from 0 to max_tokens, {self.max_tokens}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import re
@@ -10,7 +11,9 @@ import sys
 import pytest
 
 from specdecode.cli import trace
+from specdecode.cli.generate import generate
 from specdecode.cli.output import Output
+from specdecode.cli.settings import FALLBACKS
 from specdecode.core.engine.request import TokensEvent
 from tests.cli.test_generate import Interrupts, script_from
 from tests.support.byte_tokenizer import byte_id
@@ -144,10 +147,27 @@ def test_where_options_come_from_in_json(specdecode):
     assert content["prompts"][0]["max_tokens"] == {"value": 64, "source": "default"}
 
 
-def test_what_is_shown_is_what_runs(specdecode):
-    # Every option of a prompt reaches the model or the engine: none is parsed and forgotten.
-    for option, value in (("--max-tokens", "5"), ("--seed", "9"), ("--temperature", "0.5")):
-        specdecode("generate", "-p", "x", option, value, "-q")
-        shown = json.loads(specdecode("generate", "-p", "x", option, value, "--show-config", "--json").stdout)
-        name = option.strip("-").replace("-", "_")
-        assert shown["prompts"][0][name] == {"value": float(value), "source": option}
+def test_defaults_are_said_where_they_are_used():
+    defaults = {name: parameter.default for name, parameter in inspect.signature(generate).parameters.items()}
+    for name, value in FALLBACKS.items():
+        assert defaults[name] in (value, None), name
+
+
+class Keeps(ToyModel):
+    """Keeps what it is asked for."""
+
+    def step(self, rows, *, width, draft):
+        self.asked = rows[0]
+        return super().step(rows, width=width, draft=draft)
+
+
+@pytest.mark.parametrize(("option", "value"), [("seed", 9), ("temperature", 0.5)])
+def test_options_reach_the_model(specdecode, tmp_path, option, value):
+    specdecode.model_type = Keeps
+    specdecode("generate", "-p", "x", f"--{option}", str(value), "--compare", "-q")
+    assert getattr(specdecode.models[-1].asked, option) == value
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": "x", option: value}))
+    specdecode("generate", str(rows), "-q")
+    assert getattr(specdecode.models[-1].asked, option) == value
+    assert max(width for _, width, _ in specdecode.models[-1].steps) == 3  # and with speculation on, there are drafts

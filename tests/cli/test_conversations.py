@@ -94,6 +94,11 @@ def test_turns_as_text(chat, tmp_path):
     assert result.stdout == "R</think>C\nR</think>C\n\nR</think>C\n"
 
 
+def test_answers_and_prompts_are_counted_apart(chat, tmp_path):
+    result = chat("generate", rows(tmp_path, {"turns": ["P", "Q"]}, {"turns": ["X"]}))
+    assert "\n2 prompts with 3 answers, 12 tokens, " in result.stderr
+
+
 def test_a_conversation_that_outgrows_the_context_fails_alone(chat, tmp_path):
     file = rows(tmp_path, {"turns": ["P", "Q" * 1200, "Z" * 1200]}, {"turns": ["X"]})
     result = chat("generate", file, "--json", "-q")

@@ -166,6 +166,23 @@ def test_end_of_sequence_can_be_ignored(specdecode):
     assert (len(ignoring["tokens"]), ignoring["finish_reason"]) == (12, "length")
 
 
+def test_progress_is_said_while_a_file_is_written(specdecode, prompts, out, monkeypatch):
+    from specdecode.cli.output import Output
+
+    said = []
+    monkeypatch.setattr(Output, "tick", lambda self, message, seconds: said.append(message))
+    specdecode("generate", str(prompts), "--output", str(out), "--batch-size", "1")
+    assert said == ["1 of 2 prompts", "2 of 2 prompts"]
+
+
+def test_a_long_prompt_is_shown_in_one_line(specdecode, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": "a\n b"}) + "\n" + json.dumps({"prompt": "x" * 101}) + "\n")
+    result = specdecode("generate", str(rows), "--max-tokens", "1")
+    shown = [line for line in result.stderr.splitlines() if line.startswith("[")]
+    assert shown == ["[1/2] a b", "[2/2] " + "x" * 99 + "…"]
+
+
 def test_a_file_that_can_no_longer_be_written(specdecode, prompts, out, monkeypatch):
     from specdecode.core import results_file
 

@@ -151,6 +151,7 @@ def test_an_engine_without_a_tokenizer_knows_no_stop_strings():
     ("options", "message"),
     [
         ({"stop": ("",)}, "A stop string is empty"),
+        ({"stop": ("\udcff",)}, "A stop string is not UTF-8"),
         ({"min_tokens": -1}, "min_tokens is -1"),
         ({"min_tokens": 21}, "from 0 to max_tokens, 20"),
         ({"min_tokens": True}, "min_tokens is True"),
