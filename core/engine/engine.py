@@ -23,6 +23,7 @@ from specdecode.core.engine.request import (
 )
 from specdecode.core.engine.scheduler import Scheduler, Sequence, Work
 from specdecode.core.engine.step import StepModel, StepResult
+from specdecode.core.engine.widths import FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round, Timing
 from specdecode.core.text.detokenizer import TokenBytes
@@ -40,6 +41,7 @@ class Engine:
         max_batch: the most requests in one step.
         token_budget: prompt tokens per step, less what the decoding requests of that step run.
         tokenizer: makes the text of events and completions and finds stop strings in it.
+        widths: how many drafts to verify; None = all.
         clock: seconds, for the timings.
     """
 
@@ -50,10 +52,12 @@ class Engine:
         max_batch: int = 8,
         token_budget: int = 512,
         tokenizer: TokenBytes | None = None,
+        widths: WidthPolicy | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
-        self._scheduler = Scheduler(model, max_batch=max_batch, token_budget=token_budget)
+        self._widths = widths or FullWidth()
+        self._scheduler = Scheduler(model, max_batch=max_batch, token_budget=token_budget, widths=self._widths)
         self._tokenizer = tokenizer
         self._clock = clock
         self._next_id = 0
@@ -112,8 +116,11 @@ class Engine:
         if self._scheduler.busy:
             plan = self._scheduler.plan()
             rows = [self._scheduler.row(work) for work in plan.works]
+            start = self._clock() if self._widths.timed else 0.0
             result = self._model.step(rows, width=plan.width, draft=plan.draft)
             now = self._clock()
+            if self._widths.timed and all(work.yields and work.count == 1 for work in plan.works):
+                self._widths.record(len(rows), plan.width, now - start, draft=plan.draft)
             for index, work in enumerate(plan.works):
                 events += self._apply(work, index, result, now)
         return events
@@ -135,8 +142,11 @@ class Engine:
         counted, proposed = min(accepted, len(kept.tokens)), len(work.drafts)
         if not prefilling:
             sequence.rounds.append(Round(proposed=proposed, accepted=counted, emitted=len(kept.tokens)))
+            if sequence.confidence:
+                self._widths.observe(sequence.confidence, proposed, accepted)
         sequence.cache_length += work.count + accepted
-        sequence.drafts = [int(token) for token in result.next_draft_tokens[index]]
+        sequence.drafts = result.next_draft_tokens[index].tolist()
+        sequence.confidence = result.confidence[index].tolist()
         sequence.first_token = now if sequence.first_token is None else sequence.first_token
         sequence.last_token = now
         gained = TokensEvent(

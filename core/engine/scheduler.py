@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from specdecode.core.cache.pages import PageAllocator
 from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import StepModel, StepRow
+from specdecode.core.engine.widths import Draft, FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round
 from specdecode.core.text.output_text import OutputText
@@ -26,6 +27,7 @@ class Sequence:
     Attributes:
         tokens: prompt and output so far. Once the prompt is in, all but the last of them are in the
         caches. cache_length: tokens in the caches. drafts: proposals for the positions after `tokens`.
+        confidence: the drafter's raw logits of their acceptance.
         text: what the output says; None where nobody asked for text. pieces: what it has released so far.
         stopped_by: the stop token or stop string that ended the sequence.
     """
@@ -38,6 +40,7 @@ class Sequence:
     cache_length: int = 0
     pages: tuple[int, ...] = ()
     drafts: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     text: OutputText | None = None
     pieces: list[str] = field(default_factory=list)
@@ -85,12 +88,15 @@ class Plan:
 class Scheduler:
     """Waiting and running sequences, rows and pages."""
 
-    def __init__(self, model: StepModel, *, max_batch: int, token_budget: int) -> None:
+    def __init__(
+        self, model: StepModel, *, max_batch: int, token_budget: int, widths: WidthPolicy | None = None
+    ) -> None:
         if max_batch < 1 or token_budget < 1:
             raise ValueError(f"a step needs rows and tokens: {max_batch=}, {token_budget=}")
         self._model = model
         self._max_batch = max_batch
         self._budget = token_budget
+        self._widths = widths or FullWidth()
         self._pages = PageAllocator(model.num_pages, model.page_size)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -135,7 +141,7 @@ class Scheduler:
     def plan(self) -> Plan:
         """Choose the next step; `busy` must hold."""
         self._admit()
-        decoding = [Work(sequence=s, count=1, drafts=self._drafts(s)) for s in self._running if not s.prefilling]
+        decoding = self._decoding()
         left = self._budget - sum(work.count + len(work.drafts) for work in decoding)
         chunks = []
         for sequence in self._running:
@@ -145,6 +151,24 @@ class Scheduler:
                 left -= count
         works = (*decoding, *chunks)
         return Plan(works=works, width=max(len(w.drafts) for w in works), draft=any(map(_needs_drafter, works)))
+
+    def _decoding(self) -> list[Work]:
+        """The decoding requests with as many drafts as the policy wants of each."""
+        running = [s for s in self._running if not s.prefilling]
+        if any(s.width for s in running) and not self._widths.speculates(len(running)):
+            for sequence in running:  # for good: without its context of these tokens a drafter is of no use later
+                sequence.width = 0
+        known = [self._drafts(s) for s in running]
+        chosen = self._widths.choose(
+            [
+                Draft(logits=s.confidence[: len(drafts)], limit=len(drafts))
+                for s, drafts in zip(running, known, strict=True)
+            ]
+        )
+        return [
+            Work(sequence=s, count=1, drafts=drafts[:width])
+            for s, drafts, width in zip(running, known, chosen, strict=True)
+        ]
 
     def row(self, work: Work) -> StepRow:
         """What the model is given for one share of the step."""
