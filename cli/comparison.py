@@ -77,8 +77,12 @@ def plain_pass(
     """The plain run and its seconds, after a few tokens that warm up whatever runs slowly at first."""
     first = jobs[0].first
     warm = replace(jobs[0], first=replace(first, max_tokens=min(first.max_tokens, _WARM_TOKENS), min_tokens=0))
-    Pass([warm], engine(), Silent()).run()
+    warming = Pass([warm], engine(), Silent())
+    warming.run()
     plain = Pass([replace(job, first=replace(job.first, draft_tokens=0)) for job in jobs], engine(), Silent())
+    if warming.interrupted:
+        plain.interrupted = True
+        return plain, 0.0
     start = clock()
     plain.run()
     return plain, clock() - start

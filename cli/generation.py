@@ -33,7 +33,8 @@ def run(settings: Settings) -> ExitCode:
         if settings.output is None:
             return _run(settings, work, work.jobs, output, None)
         keys = [job.key for job in work.jobs]
-        file = ResultsFile(Path(settings.output), keys, resume=settings.resume)
+        path = Path("/dev/stdout" if settings.output == "-" else settings.output)
+        file = ResultsFile(path, keys, resume=settings.resume)
         writer = _Writer(file, work.jobs, form=form, model=settings.model)
         try:
             return _run(settings, work, writer.jobs, output, writer)

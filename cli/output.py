@@ -48,8 +48,9 @@ class Output:
 
     @property
     def colour(self) -> bool:
-        """Whether results may be coloured: on a terminal, unless NO_COLOR is set (no-color.org)."""
-        return self.streams and not os.environ.get("NO_COLOR")
+        """Whether text may be coloured: on a terminal or with FORCE_COLOR, unless NO_COLOR is set (no-color.org)."""
+        wanted = self._stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+        return wanted and not os.environ.get("NO_COLOR")
 
     def text(self, piece: str) -> None:
         """A piece of the result."""

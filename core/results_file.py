@@ -35,8 +35,9 @@ class ResultsFile:
         self._keys = keys
         self._lines: dict[int, bytes] = {}
         self._regular = path.is_file() or not path.exists()
+        self._target = path.resolve() if self._regular else path  # a link stays a link to the sorted file
         with _reported(path):
-            old = path.read_bytes() if self._regular and path.exists() else b""
+            old = self._target.read_bytes() if self._regular and path.exists() else b""
         if old and not resume:
             raise UsageError(f"{path} has results already. Continue it with --resume, or name another file.")
         self._read(old)
@@ -44,7 +45,7 @@ class ResultsFile:
             kept = b"".join(self._lines.values())
             if kept != old:
                 self._replace(kept)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._descriptor = os.open(self._target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
     @property
     def answered(self) -> frozenset[int]:
@@ -92,14 +93,14 @@ class ResultsFile:
             self._lines[places[key].pop(0)] = line + b"\n"
 
     def _replace(self, content: bytes) -> None:
-        descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        descriptor, name = tempfile.mkstemp(dir=self._target.parent, prefix=f".{self._target.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fchmod(descriptor, self.path.stat().st_mode & 0o777 if self.path.exists() else 0o644)
+                os.fchmod(descriptor, self._target.stat().st_mode & 0o777)
                 os.fsync(descriptor)
-            Path(name).replace(self.path)
+            Path(name).replace(self._target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise

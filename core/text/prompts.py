@@ -101,7 +101,7 @@ def _rows(rows: Iterable[tuple[str, object]]) -> Iterator[Prompt]:
 def _objects(content: str, name: str) -> Iterator[tuple[str, object]]:
     for origin, line in _lines(content, name):
         try:
-            yield origin, _DECODER.decode(line.strip())
+            yield origin, _decode(line.strip())
         except ValueError as error:
             shapes = f" {SHAPES}" if isinstance(error, json.JSONDecodeError) else ""
             raise UsageError(f"{origin}: this line is no JSON: {_reason(error)}.{shapes}") from None
@@ -114,7 +114,7 @@ def _array(content: str, name: str) -> Iterator[tuple[str, object]]:
         place = _skip(content, place)
         line = content.count("\n", 0, place) + 1
         try:
-            row, place = _DECODER.raw_decode(content, place)
+            row, place = _decode_at(content, place)
         except ValueError as error:
             raise UsageError(f"{name}:{line}: item {item} of the array is no JSON: {_reason(error)}.") from None
         yield f"{name}:{line}", row
@@ -130,9 +130,23 @@ def _array(content: str, name: str) -> Iterator[tuple[str, object]]:
 
 def _whole_object(content: str) -> object:
     try:
-        return _DECODER.decode(content)
+        return _decode(content.strip())
     except ValueError:
         return None
+
+
+def _decode(text: str) -> object:
+    value, end = _decode_at(text, 0)
+    if end < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+    return value
+
+
+def _decode_at(text: str, place: int) -> tuple[object, int]:
+    try:
+        return _DECODER.raw_decode(text, place)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _reason(error: ValueError) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -16,6 +15,9 @@ class RowError(ValueError):
     """A row cannot be used; the message says why, without its place."""
 
 
+_HUGE = 1e300
+
+
 def _whole(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int):
         raise RowError("it must be a whole number")
@@ -23,7 +25,7 @@ def _whole(value: object) -> object:
 
 
 def _number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_HUGE < value < _HUGE:
         raise RowError("it must be a number")
     return value
 

@@ -69,8 +69,19 @@ def test_a_difference_in_json(specdecode):
     assert content["speed_up"] == pytest.approx(content["seconds"]["plain"] / content["seconds"]["speculative"])
 
 
-def test_a_comparison_that_is_interrupted(specdecode):
-    specdecode.model_type = Interrupts
+class InterruptsAtOnce(ToyModel):
+    """Ctrl-C while it warms up; later steps would run."""
+
+    def step(self, rows, *, width, draft):
+        if len(self.steps) == 1:
+            self.steps.append((0, 0, False))
+            raise KeyboardInterrupt
+        return super().step(rows, width=width, draft=draft)
+
+
+@pytest.mark.parametrize("model_type", [Interrupts, InterruptsAtOnce])
+def test_a_comparison_that_is_interrupted(specdecode, model_type):
+    specdecode.model_type = model_type
     result = specdecode("generate", "-p", "one", "--max-tokens", "12", "--compare")
     assert result.exit_code == 130
     assert "identical: 0/0 prompts" in result.stderr
@@ -119,6 +130,9 @@ def test_colours_are_for_terminals_and_for_those_who_want_them(monkeypatch):
             return True
 
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert Output(stdout=io.StringIO(), stderr=sys.stderr).colour
+    monkeypatch.delenv("FORCE_COLOR")
     assert Output(stdout=Terminal(), stderr=sys.stderr).colour
     assert not Output(stdout=io.StringIO(), stderr=sys.stderr).colour
     monkeypatch.setenv("NO_COLOR", "1")

@@ -151,6 +151,13 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path):
     assert json.loads(os.read(read, 1000)) == line(0)
 
 
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write(tmp_path / "link", [3, 0])
+    assert (tmp_path / "link").is_symlink()
+    assert ids(tmp_path / "real") == ["a", "c"]
+
+
 WRITES_FOR_EVER = """
 import sys
 from pathlib import Path

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specdecode.core.errors import UsageError
 from specdecode.core.text.conversation import Message
@@ -159,6 +162,7 @@ def test_text_that_only_looks_like_json(text):
         ({"messages": MESSAGES, "tool_choice": "required"}, "tool_choice 'required' is not supported; auto and none"),
         ({"prompt": "a", "max_token": 5}, "max_token is no option; did you mean max_tokens?"),
         ({"prompt": "a", "max_tokens": "5"}, "max_tokens is '5'; it must be a whole number."),
+        ({"prompt": "a", "temperature": 10**400}, "temperature is 1000"),
         ({"prompt": "a", "max_tokens": True}, "max_tokens is True; it must be a whole number."),
         ({"prompt": "a", "max_tokens": 5, "n_predict": 6}, "n_predict 6 contradicts max_tokens 5."),
         ({"prompt": "a", "stop": ["x", ""]}, "stop is ['x', '']; it must be a text or a list of texts, none of"),
@@ -207,3 +211,48 @@ def test_two_answers_cannot_have_one_custom_id():
 def test_a_damaged_gzip_file():
     with pytest.raises(UsageError, match=r"^stdin is a damaged gzip file: "):
         read_prompts("-", io.BytesIO(gzip.compress(b"text")[:-4]))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(["user", 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = [
+    "prompt",
+    "messages",
+    "turns",
+    "conversations",
+    "body",
+    "custom_id",
+    "role",
+    "content",
+    "from",
+    "value",
+    "tools",
+]
+OPTIONS = ["stop", "max_tokens", "temperature", "seed", "thinking", "reasoning_effort", "n", "top_p", "logit_bias"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(row=st.dictionaries(st.sampled_from([*NAMES, *OPTIONS, "chat_template_kwargs"]), JSON, max_size=4))
+def test_whatever_a_row_holds_it_is_a_prompt_or_refused_by_its_line(row):
+    try:
+        [prompt] = read(json.dumps(row))
+    except UsageError as error:
+        assert str(error).startswith("stdin:1: ")  # noqa: PT017
+    else:
+        assert isinstance(prompt.text, str)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.binary(max_size=40) | st.text('{}[]",: \n\\apromt', max_size=20).map(str.encode))
+def test_whatever_a_file_holds_it_is_prompts_or_refused(data):
+    for content in (data, gzip.compress(data), b'{"prompt": ' + data, b"[{" + data):
+        with contextlib.suppress(UsageError):
+            assert read_prompts("-", io.BytesIO(content))
+
+
+def test_nesting_without_end():
+    with pytest.raises(UsageError, match=r"^stdin:1: this line is no JSON: it is nested too deeply"):
+        read('{"prompt": ' + "[" * 100_000)
