@@ -46,6 +46,7 @@ class Dialogue:
             self._messages.insert(0, Message(role="system", content=system))
         self._text = "".join(message.content for message in prompt.messages) or prompt.text
         self._later = deque(prompt.later)
+        self._ids: list[int] | None = None
         self.said = prompt.text
         """What the current turn asks."""
 
@@ -66,14 +67,9 @@ class Dialogue:
             UsageError: it is no text or asks for an image.
             TokenizerError: the vocabulary has no markers for conversations.
         """
-        text = Prompt(text=self._text, origin=self._prompt.origin)
-        if not self._chat:
-            return encode_prompt(text, self._tokenizer)
-        try:
-            "".join(message.content for message in self._messages).encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{self._prompt.origin} is not UTF-8 text.") from None
-        return self._tokenizer.encode_pieces(render(self._messages, tools=self._prompt.tools, options=self._options))
+        if self._ids is None:
+            self._ids = self._encode()
+        return self._ids
 
     def answer(self, text: str) -> Answer | None:
         """An answer to the current turn, taken apart; None where nothing is encoded."""
@@ -89,8 +85,19 @@ class Dialogue:
         if answer is not None:
             self._messages += [answer.message(), Message(role="user", content=self.said)]
         self._text += text + self.said
+        self._ids = None
 
     def length(self, max_tokens: int) -> int:
         """Tokens that all turns together may take, generously: an answer is encoded anew in the next prompt."""
         later = sum(len(self._tokenizer.encode(text)) + 8 for text in self._later)
         return len(self.ids()) + later + max_tokens * (1 + 2 * len(self._later))
+
+    def _encode(self) -> list[int]:
+        text = Prompt(text=self._text, origin=self._prompt.origin)
+        if not self._chat:
+            return encode_prompt(text, self._tokenizer)
+        try:
+            "".join(message.content for message in self._messages).encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{self._prompt.origin} is not UTF-8 text.") from None
+        return self._tokenizer.encode_pieces(render(self._messages, tools=self._prompt.tools, options=self._options))

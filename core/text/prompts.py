@@ -109,10 +109,10 @@ def _objects(content: str, name: str) -> Iterator[tuple[str, object]]:
 
 def _array(content: str, name: str) -> Iterator[tuple[str, object]]:
     """The items of one array; each is named by the line that it begins in."""
-    place, item = content.index("[") + 1, 0
+    place, item, line, counted = content.index("[") + 1, 0, 1, 0
     while True:
         place = _skip(content, place)
-        line = content.count("\n", 0, place) + 1
+        line, counted = line + content.count("\n", counted, place), place
         try:
             row, place = _decode_at(content, place)
         except ValueError as error:

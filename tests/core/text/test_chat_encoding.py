@@ -13,8 +13,6 @@ from specdecode.core.text.chat_encoding import ChatOptions, parse_effort, render
 from specdecode.core.text.conversation import parse_messages, parse_tools
 from specdecode.core.text.markers import Marker
 
-recipe = pytest.importorskip("deepseek_recipe")
-
 TEXTS = st.one_of(
     st.text(st.characters(codec="utf-8"), max_size=12),
     st.sampled_from(["", "a\n\nb", "<｜User｜>", "</think>", "｜DSML｜ calls", '{"a": 1}', "<tool_result>"]),
@@ -66,6 +64,7 @@ def conversations(draw):
 
 def official(messages, tools, *, thinking: bool, effort: str) -> list[str]:
     """The official prompt, its special tokens as markers."""
+    recipe = pytest.importorskip("deepseek_recipe")
     mode = {"thinking": {"type": "enabled" if thinking else "disabled"}}
     body = {"model": "DeepSeek-V4.1-Flash", "messages": messages, "reasoning_effort": effort, **mode}
     request = recipe.ChatCompletionRequest(body | ({"tools": tools} if tools else {}))
