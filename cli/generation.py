@@ -104,6 +104,7 @@ class _Generation:
         if self._settings.trace_tokens and not self._output.as_json:
             for line in trace.legend(colour=self._output.colour):
                 self._output.note(line)
+        self._work.tokenizer.token_bytes(0)  # its table of bytes is made now and not while tokens are timed
         plain = plain_pass(self._jobs, self._engine) if self._settings.compare else None
         speculative = Pass(self._jobs, self._engine(), self)
         start = time.perf_counter()
