@@ -53,6 +53,7 @@ def generate(
     temperature: options.TemperatureOption = 0.7,
     seed: options.SeedOption = 0,
     draft_tokens: options.DraftTokensOption = None,
+    confidence_threshold: options.ConfidenceThresholdOption = None,
     no_speculation: options.NoSpeculationOption = False,
     compare: options.CompareOption = False,
     trace_tokens: options.TraceTokensOption = False,
@@ -94,6 +95,8 @@ def generate(
             trace_tokens=trace_tokens,
             show_config=show_config,
             draft_tokens=_width(draft_tokens, no_speculation),
+            auto_width=draft_tokens == "auto",
+            confidence_threshold=confidence_threshold,
             as_json=as_json,
             quiet=quiet,
         )
@@ -114,9 +117,13 @@ def _given(context: typer.Context) -> Mapping[str, object]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def _width(draft_tokens: int | None, no_speculation: bool) -> int | None:
+def _width(draft_tokens: str | None, no_speculation: bool) -> int | None:
     from specdecode.core.errors import UsageError
 
-    if no_speculation and draft_tokens:
+    if draft_tokens not in (None, "auto") and not draft_tokens.isdecimal():
+        raise UsageError(f"--draft-tokens {draft_tokens} is neither a whole number nor auto.")
+    if no_speculation and draft_tokens not in (None, "0"):
         raise UsageError(f"--no-speculation and --draft-tokens {draft_tokens} contradict each other. Leave one out.")
-    return 0 if no_speculation else draft_tokens
+    if no_speculation:
+        return 0
+    return None if draft_tokens in (None, "auto") else int(draft_tokens)

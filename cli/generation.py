@@ -13,9 +13,11 @@ from specdecode.cli.ordered import OrderedTexts
 from specdecode.cli.output import Output
 from specdecode.cli.passes import Outcome, Pass
 from specdecode.cli.settings import Settings
+from specdecode.core.engine.costs import measure
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import TokensEvent
 from specdecode.core.engine.step import StepModel
+from specdecode.core.engine.widths import AutoWidth, ConfidenceThreshold, WidthPolicy
 from specdecode.core.errors import ExitCode
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.results_file import ResultsFile
@@ -149,7 +151,16 @@ class _Generation:
         self._texts.drop(number)
 
     def _engine(self) -> Engine:
-        return Engine(self._model, max_batch=self._settings.batch_size, tokenizer=self._work.tokenizer)
+        batch = self._settings.batch_size
+        return Engine(self._model, max_batch=batch, tokenizer=self._work.tokenizer, widths=self._widths(batch))
+
+    def _widths(self, batch: int) -> WidthPolicy | None:
+        if self._settings.confidence_threshold is not None:
+            return ConfidenceThreshold(self._settings.confidence_threshold)
+        if self._settings.auto_width:
+            costs = measure(self._model, max_batch=min(batch, len(self._jobs)))
+            return AutoWidth(costs=costs, block=self._model.block_size)
+        return None
 
     @property
     def _prints_text(self) -> bool:

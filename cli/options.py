@@ -194,12 +194,23 @@ ShowConfigOption = Annotated[
     ),
 ]
 DraftTokensOption = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--draft-tokens",
-        metavar="N",
+        metavar="N|auto",
         help="Drafts per round, from 0 for plain decoding to what the checkpoint's drafter makes "
-        "(dspark_block_size), which is the default. It changes the speed, never the text.",
+        "(dspark_block_size), which is the default; auto = as many as pay, by measured step times and the drafter's "
+        "confidence, none where plain decoding is faster. It changes the speed, never the text.",
+        show_default=False,
+        rich_help_panel=_SPECULATION,
+    ),
+]
+ConfidenceThresholdOption = Annotated[
+    float | None,
+    typer.Option(
+        "--confidence-threshold",
+        metavar="P",
+        help="Verify only the drafts before the first one that the drafter gives less than this chance (0 to 1).",
         show_default=False,
         rich_help_panel=_SPECULATION,
     ),

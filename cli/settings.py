@@ -36,6 +36,8 @@ class Settings:
             `Request`.
         named: options of the whole run that were on the command line.
         draft_tokens: None = what the checkpoint says, 0 = plain decoding.
+        auto_width: as many drafts as pay.
+        confidence_threshold: drafts from the first one below it on are not verified.
         chat: encode every prompt as a conversation, or none; None = those that are written as one.
         system: the system message of conversations that have none.
         output, output_format, resume, as_completed: where results go beside the text; see `results_file.py`.
@@ -49,6 +51,8 @@ class Settings:
     given: Mapping[str, object] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
     draft_tokens: int | None = None
+    auto_width: bool = False
+    confidence_threshold: float | None = None
     chat: bool | None = None
     system: str | None = None
     output: str | None = None
@@ -69,6 +73,9 @@ class Settings:
             raise UsageError("--no-thinking and --effort contradict each other. Leave one out.")
         if self.resume and self.output is None:
             raise UsageError("--resume needs the results of an earlier run: name them with --output FILE.")
+        if self.confidence_threshold is not None and (self.auto_width or self.draft_tokens == 0):
+            other = "--draft-tokens auto" if self.auto_width else "plain decoding"
+            raise UsageError(f"--confidence-threshold and {other} contradict each other. Leave one out.")
         if self.compare and self.draft_tokens == 0:
             raise UsageError("--compare runs with and without speculation, so plain decoding alone contradicts it.")
         if self.compare and self.output is not None:
@@ -94,7 +101,9 @@ def resolve(prompt: Prompt, settings: Settings, config: DeepseekV41Config) -> di
         else:
             values[name] = Value(value=FALLBACKS[name], source="default")
     block = config.text_config.dspark_block_size
-    if settings.draft_tokens is None:
+    if settings.auto_width:
+        values["draft_tokens"] = Value(value="auto", source="--draft-tokens")
+    elif settings.draft_tokens is None:
         values["draft_tokens"] = Value(value=block, source="checkpoint (dspark_block_size)")
     else:
         values["draft_tokens"] = Value(value=settings.draft_tokens, source="--draft-tokens")
