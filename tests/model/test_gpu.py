@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from max.driver import accelerator_count
 
+from specdecode.core.checkpoint.locate import preset_folders
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.load import load_step_model
 from tests.model.conftest import MAX_LENGTH
-from tests.model.test_promise import Plain
-from tests.support.promise import Watched, write_promise_checkpoint
+from tests.model.test_promise import Plain, requests_of
+from tests.support.promise import Watched, complete, write_promise_checkpoint
 
 pytestmark = pytest.mark.skipif(accelerator_count() == 0, reason="there is no GPU")
 
@@ -87,3 +88,12 @@ def test_a_step_reads_its_results_as_they_are(small):
         result = small.step(given, width=3, draft=True)
         found = (result.next_tokens, result.num_accepted, result.next_draft_tokens)
         assert all((a == b).all() for a, b in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize("batch", [2, 16, 32])
+def test_the_promise_in_large_batches(device, batch):
+    model = load_step_model(preset_folders()["demo"], devices=device, max_length=128, max_batch=32)
+    requests = [r for family in range(4) for r in requests_of(model.vocab_size, family)]
+    plain = complete(model, [replace(r, draft_tokens=0) for r in requests], max_batch=1)
+    for width in range(6):
+        assert complete(model, [replace(r, draft_tokens=width) for r in requests], max_batch=batch) == plain

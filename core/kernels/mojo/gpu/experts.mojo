@@ -12,7 +12,6 @@ from .base import BF16P, BLOCK_THREADS, Shared, WARPS, is_exact, parts_of
 from .linear import bounds_of, memory_of, store_tile
 from .matmul import Acc, Panels, Ring, STAGES, block_memory, span, stage_bytes
 from .staged import fp8_in_warp, put
-from .vectors import packed_place
 
 comptime MANY = 4  # row tiles of eight that one pass over the weights serves, where there are more than eight rows
 comptime FIRST_SPLIT = 2
@@ -65,9 +64,7 @@ def first_tiles[fmt: Int, NT: Int](
         var panels = Panels[fmt, 1](d)
         panels.set(0, w1 if is_gate else w3, q1 if is_gate else q3, n0, inner, d)
         var acc = Array[Acc, NT](fill=Acc(0))
-        span[fmt, 1, NT, True](
-            acc, ring_of(warp), panels, bounds[0], bounds[1], x, offsets, t * d, parts_of(exact)
-        )
+        span[fmt, 1, NT](acc, ring_of(warp), panels, bounds[0], bounds[1], x, offsets, t * d, parts_of(exact))
         comptime for i in range(NT):
             store_tile(sums.unsafe_offset((warp * NT + i) * 128), acc[i], False)
     barrier()
@@ -92,7 +89,7 @@ def first_tiles[fmt: Int, NT: Int](
             v = 0
         v = fp8_in_warp(v, exact)
         if column < inner:
-            put(hidden, (slots + t) * inner, (begin + done + j) * inner + packed_place(column), v, exact)
+            put(hidden, (slots + t) * inner, (begin + done + j) * inner + column, v, exact)
     barrier()
 
 
@@ -160,9 +157,7 @@ def second_tiles[fmt: Int, NT: Int](
         var panels = Panels[fmt, 1](inner)
         panels.set(0, w, s, n0, d, inner)
         var acc = Array[Acc, NT](fill=Acc(0))
-        span[fmt, 1, NT, True](
-            acc, ring_of(warp), panels, bounds[0], bounds[1], hidden, offsets, plane, parts_of(exact)
-        )
+        span[fmt, 1, NT](acc, ring_of(warp), panels, bounds[0], bounds[1], hidden, offsets, plane, parts_of(exact))
         comptime for i in range(NT):
             store_tile(sums.unsafe_offset((warp * NT + i) * 128), acc[i], False)
     barrier()

@@ -10,7 +10,6 @@ Legend: g = lane / 4 (row of a tile), q = lane % 4 (its part of the columns), NT
 
 from std.collections import Array
 from std.memory import AddressSpace, bitcast
-from std.sys import inlined_assembly
 from max.gpu import lane_id
 from max.gpu.compute.mma import mma
 from max.gpu.memory import async_copy, async_copy_commit_group, async_copy_wait_group, external_memory
@@ -73,35 +72,15 @@ def factor_of[fmt: Int](scale: UInt8) -> UInt32:
 
 
 @always_inline
-def permute[selector: StaticString](a: UInt32, b: UInt32) -> UInt32:
-    """Four bytes of b:a, by PRMT."""
-    comptime text = "prmt.b32 $0, $1, $2, " + selector + ";"
-    return inlined_assembly[text, UInt32, constraints="=r,r,r"](a, b)
-
-
-@always_inline
-def e4m3_pair(bytes: UInt32, factor: UInt32) -> Pair:
-    """The codes in bytes 1 and 3."""
-    return scaled((bytes & 0x80008000) | ((bytes & 0x7F007F00) >> 4), factor)
-
-
-@always_inline
-def decode[fmt: Int, j: Int, PACKED: Bool](w: Words, factor: UInt32) -> Tuple[Pair, Pair]:
+def decode[fmt: Int, j: Int](w: Words, factor: UInt32) -> Tuple[Pair, Pair]:
     """The four weights of one row that go into MMA j of a chunk."""
-    comptime if fmt == E4M3 and PACKED:
-        comptime even = j // 2 * 2
-        comptime if j % 2 == 0:
-            return (
-                e4m3_pair(permute["0x4400"](w[even], w[even + 1]), factor),
-                e4m3_pair(permute["0x5511"](w[even], w[even + 1]), factor),
-            )
-        else:
-            return (
-                e4m3_pair(permute["0x6622"](w[even], w[even + 1]), factor),
-                e4m3_pair(permute["0x7733"](w[even], w[even + 1]), factor),
-            )
-    elif fmt == E4M3:
-        return (e4m3_pair(w[j] << 8, factor), e4m3_pair(w[j], factor))
+    comptime if fmt == E4M3:
+        var odd = w[j]
+        var even = odd << 8
+        return (
+            scaled((even & 0x80008000) | ((even & 0x7F007F00) >> 4), factor),
+            scaled((odd & 0x80008000) | ((odd & 0x7F007F00) >> 4), factor),
+        )
     elif fmt == E2M1:
         var a = w[j // 2] << UInt32(12 - 8 * (j % 2))
         var b = w[j // 2] << UInt32(8 - 8 * (j % 2))
@@ -114,17 +93,33 @@ def decode[fmt: Int, j: Int, PACKED: Bool](w: Words, factor: UInt32) -> Tuple[Pa
 
 
 @always_inline
-def activations[fmt: Int, j: Int, PACKED: Bool](x: Words) -> SIMD[DType.bfloat16, 4]:
+def low_halves(a: UInt32, b: UInt32) -> UInt32:
+    return (a & 0xFFFF) | (b << 16)
+
+
+@always_inline
+def high_halves(a: UInt32, b: UInt32) -> UInt32:
+    return (a >> 16) | (b & 0xFFFF0000)
+
+
+@always_inline
+def activations[fmt: Int, j: Int](x: Words) -> SIMD[DType.bfloat16, 4]:
     """The activations that meet `decode[fmt, j]`; x holds the eight consecutive columns of MMAs j and its neighbour."""
-    comptime at = 2 * (j % 2)
-    comptime if PACKED or fmt == BF16:
-        return pair(x[at]).join(pair(x[at + 1]))
-    elif fmt == E4M3:
-        var first = permute["0x5410"](x[at], x[at + 1])
-        return pair(first).join(pair(permute["0x7632"](x[at], x[at + 1])))
+    var first: UInt32
+    var second: UInt32
+    comptime if fmt == E4M3:
+        comptime at = 2 * (j % 2)
+        first = low_halves(x[at], x[at + 1])
+        second = high_halves(x[at], x[at + 1])
+    elif fmt == E2M1:
+        comptime at = j % 2
+        first = low_halves(x[at], x[at + 2])
+        second = high_halves(x[at], x[at + 2])
     else:
-        var first = permute["0x5410"](x[j % 2], x[j % 2 + 2])
-        return pair(first).join(pair(permute["0x7632"](x[j % 2], x[j % 2 + 2])))
+        comptime at = 2 * (j % 2)
+        first = x[at]
+        second = x[at + 1]
+    return pair(first).join(pair(second))
 
 
 @always_inline
@@ -218,11 +213,8 @@ def fetch[fmt: Int, M: Int](stage: Ring, panels: Panels[fmt, M], column: Int32):
         )
 
 
-struct Walk[fmt: Int, EVEN: Bool](Copyable, Movable):
-    """A lane's way through columns begin … end - 1, chunk by chunk; past the end it stays at the first column.
-
-    EVEN: the columns are whole chunks, so that no lane is ever past the end.
-    """
+struct Walk[fmt: Int](Copyable, Movable):
+    """A lane's way through columns begin … end - 1, chunk by chunk; past the end it stays at the first column."""
 
     var begin: Int32
     var end: Int32
@@ -237,8 +229,6 @@ struct Walk[fmt: Int, EVEN: Bool](Copyable, Movable):
 
     @always_inline
     def inside(self, i: Int32) -> Bool:
-        comptime if Self.EVEN:
-            return True
         return self.own + i * Int32(chunk_columns[Self.fmt]()) < self.end
 
     @always_inline
@@ -248,32 +238,29 @@ struct Walk[fmt: Int, EVEN: Bool](Copyable, Movable):
 
 @always_inline
 def span[
-    fmt: Int, M: Int, NT: Int, PACKED: Bool = False
+    fmt: Int, M: Int, NT: Int
 ](
     mut acc: Array[Acc, M * NT], ring: Ring, panels: Panels[fmt, M], begin: Int, end: Int, x: BF16P,
     offsets: Array[Int, NT], plane: Int, parts: Int,
 ):
     """Adds columns begin … end - 1 of every panel to acc [M, NT].
 
-    offsets[i]: where row g of activation tile i starts in a plane, whose columns lie as `packed_place` says if
-    PACKED: what FP4 weights are multiplied with then needs no rearranging. Weights travel through a ring of STAGES chunks in
+    offsets[i]: where row g of activation tile i starts in a plane. Weights travel through a ring of STAGES chunks in
     shared memory: a weight is read once, from far away, and registers could not hold enough of them under way.
     """
     if begin >= end:
         return
-    if parts > 1:
-        run[fmt, M, NT, PLANES, PACKED](acc, ring, panels, Walk[fmt, False](begin, end), x, offsets, plane)
-    elif (end - begin) % chunk_columns[fmt]() == 0:
-        run[fmt, M, NT, 1, PACKED](acc, ring, panels, Walk[fmt, True](begin, end), x, offsets, plane)
+    if parts == 1:
+        run[fmt, M, NT, 1](acc, ring, panels, Walk[fmt](begin, end), x, offsets, plane)
     else:
-        run[fmt, M, NT, 1, PACKED](acc, ring, panels, Walk[fmt, False](begin, end), x, offsets, plane)
+        run[fmt, M, NT, PLANES](acc, ring, panels, Walk[fmt](begin, end), x, offsets, plane)
 
 
 @always_inline
 def run[
-    EVEN: Bool, //, fmt: Int, M: Int, NT: Int, P: Int, PACKED: Bool
+    fmt: Int, M: Int, NT: Int, P: Int
 ](
-    mut acc: Array[Acc, M * NT], ring: Ring, panels: Panels[fmt, M], walk: Walk[fmt, EVEN], x: BF16P,
+    mut acc: Array[Acc, M * NT], ring: Ring, panels: Panels[fmt, M], walk: Walk[fmt], x: BF16P,
     offsets: Array[Int, NT], plane: Int,
 ):
     """The loop of `span` over P planes."""
@@ -324,10 +311,10 @@ def run[
         comptime for part in range(P):
             var now = rows.copy()
             comptime if ahead:
-                load_rows[fmt, NT](rows, x.unsafe_offset(Int(walk.column(min(i + 1, walk.count - 1)))), offsets)
+                load_rows[fmt, NT](rows, x.unsafe_offset(Int(walk.column(i + 1))), offsets)
             else:
                 load_rows[fmt, NT](now, x.unsafe_offset(part * plane + Int(walk.column(i))), offsets)
-            multiply[fmt, M, NT, PACKED](acc, words, factors, now)
+            multiply[fmt, M, NT](acc, words, factors, now)
         head = head + 1 if head < Int32(STAGES - 1) else 0
         tail = tail + 1 if tail < Int32(STAGES - 1) else 0
 
@@ -344,7 +331,7 @@ def load_rows[fmt: Int, NT: Int](mut rows: Array[Words, lane_columns[fmt]() // 8
 
 @always_inline
 def multiply[
-    fmt: Int, M: Int, NT: Int, PACKED: Bool
+    fmt: Int, M: Int, NT: Int
 ](
     mut acc: Array[Acc, M * NT], words: Array[Words, 2 * M], factors: Array[UInt32, 2 * M],
     rows: Array[Words, lane_columns[fmt]() // 8 * NT],
@@ -353,10 +340,10 @@ def multiply[
     comptime V = lane_columns[fmt]() // 8
     comptime for j in range(2 * V):
         comptime for m in range(M):
-            var top = decode[fmt, j, PACKED](words[2 * m], factors[2 * m])
-            var bottom = decode[fmt, j, PACKED](words[2 * m + 1], factors[2 * m + 1])
+            var top = decode[fmt, j](words[2 * m], factors[2 * m])
+            var bottom = decode[fmt, j](words[2 * m + 1], factors[2 * m + 1])
             var a = top[0].join(bottom[0]).join(top[1].join(bottom[1]))
             comptime for i in range(NT):
                 var d = acc[m * NT + i]
-                mma(d, a, activations[fmt, j, PACKED](rows[i * V + j // 2]), acc[m * NT + i])
+                mma(d, a, activations[fmt, j](rows[i * V + j // 2]), acc[m * NT + i])
                 acc[m * NT + i] = d

@@ -12,7 +12,7 @@ from max.gpu.primitives.warp import shuffle_xor
 from ..common import F32P, I32P, at, bf16
 from ..quant import power_of_two_above
 from .base import BF16P, BLOCK_THREADS, is_exact, warp_max
-from .vectors import Four, load4, packed_place, put_many
+from .vectors import Four, load4, put_many
 
 comptime PLANES = 3
 comptime STAGED = 4 * BLOCK_THREADS  # columns of a block
@@ -125,7 +125,7 @@ def stage_kernel(planes: BF16P, x: F32P, ldx: Int32, columns: Int32, stride: Int
 
 
 def stage_both_kernel(plain: BF16P, quantised: BF16P, x: F32P, columns: Int32, stride: Int32, mode: I32P):
-    """Rows x [T, K] as they are, and through FP8 and packed (see `packed_place`); grid as `stage_kernel`."""
+    """Rows x [T, K] as they are and through FP8; grid as `stage_kernel`."""
     var exact = is_exact(mode)
     var k = Int(columns)
     var r = Int(block_idx.x)
@@ -134,8 +134,7 @@ def stage_both_kernel(plain: BF16P, quantised: BF16P, x: F32P, columns: Int32, s
     var q = fp8_quad(v, exact)
     if i < k:
         put_many[4](plain, Int(stride), r * k + i, v, exact)
-        comptime for e in range(4):
-            put(quantised, Int(stride), r * k + packed_place(i + e), q[e], exact)
+        put_many[4](quantised, Int(stride), r * k + i, q, exact)
 
 
 def stage(ctx: DeviceContext, planes: BF16P, x: F32P, ldx: Int, t: Int, k: Int, quantise: Bool, mode: I32P) raises:
@@ -149,7 +148,7 @@ def stage(ctx: DeviceContext, planes: BF16P, x: F32P, ldx: Int, t: Int, k: Int, 
 
 
 def stage_both(ctx: DeviceContext, plain: BF16P, quantised: BF16P, x: F32P, t: Int, k: Int, mode: I32P) raises:
-    """Rows x [t, k] into plain planes [3, t, k] and, through FP8, into quantised packed ones; t > 0."""
+    """Rows x [t, k] into plain planes [3, t, k] and, through FP8, into quantised ones; t > 0."""
     ctx.enqueue_function[stage_both_kernel](
         plain, quantised, x, Int32(k), Int32(t * k), mode, grid_dim=(t, ceildiv(k, STAGED)), block_dim=BLOCK_THREADS
     )

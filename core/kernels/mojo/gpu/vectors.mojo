@@ -48,13 +48,6 @@ def put_many[n: Int](planes: BF16P, stride: Int, i: Int, v: SIMD[DType.float32, 
 
 
 @always_inline
-def packed_place(i: Int) -> Int:
-    """Where column i of a packed row lies: of every eight, column e and e + 4 are neighbours, as FP4 weights unpack."""
-    var e = i & 7
-    return i - e + (2 * e if e < 4 else 2 * e - 7)
-
-
-@always_inline
 def column_of(q: Int) -> Int:
     """First column of a thread's quad q, a row's quads being dealt out to a block of `BLOCK_THREADS`."""
     return (Int(thread_idx.x) + q * BLOCK_THREADS) * 4
