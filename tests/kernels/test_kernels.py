@@ -1,0 +1,27 @@
+"""The GPU kernels' own tests: run where there is a GPU, compiled for one everywhere else."""
+
+from __future__ import annotations
+
+import pytest
+from max.driver import accelerator_count
+
+from tests.kernels import run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(run.find_mojo() is None, reason="there is no Mojo compiler"),
+]
+
+
+@pytest.mark.parametrize("name", run.programs())
+def test_program(name, tmp_path):
+    run.build(name, tmp_path)
+    if accelerator_count() > 0 and name.startswith("check_"):
+        assert run.run(name, tmp_path, run.library_folder(None))
+
+
+@pytest.mark.skipif(accelerator_count() > 0, reason="covered by the programs themselves")
+def test_a_program_that_cannot_run_has_failed(tmp_path):
+    """Without a GPU every check fails, so a silent one would show."""
+    run.build("check_selection", tmp_path)
+    assert not run.run("check_selection", tmp_path, run.library_folder(None))
