@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,6 +30,9 @@ class Request:
         prompt: token ids, begin-of-sequence included.
         max_tokens: the most output tokens.
         temperature: 0 for argmax.
+        top_k: draw from the likeliest so many tokens; 0 = all. Of equal ones the lower id goes first.
+        top_p: draw from the fewest likeliest tokens, at least one, that have this share of the probability at this
+            temperature and within `top_k`; 1 = all.
         seed: key of the draws; the same request with the same seed gives the same tokens.
         stop_ids: ids that end the sequence; the id itself is kept as the last token.
         stop: strings that end the text; the token that completes one is kept as the last token.
@@ -40,6 +44,8 @@ class Request:
     prompt: tuple[int, ...]
     max_tokens: int
     temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
     seed: int = 0
     stop_ids: frozenset[int] = field(default_factory=frozenset)
     stop: tuple[str, ...] = ()
@@ -54,6 +60,10 @@ class Request:
             raise UsageError(f"max_tokens is {self.max_tokens!r}; it must be a whole number, 0 or more.")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise UsageError(f"temperature is {self.temperature!r}; it must be finite and not negative.")
+        if not _is_int(self.top_k) or self.top_k < 0:
+            raise UsageError(f"top_k is {self.top_k!r}; it must be a whole number, 0 (all tokens) or more.")
+        if not 0 <= self.top_p <= 1:
+            raise UsageError(f"top_p is {self.top_p!r}; it must be a number from 0 to 1 (all tokens).")
         if not _is_int(self.seed) or not 0 <= self.seed < 2**64:
             raise UsageError(f"seed is {self.seed!r}; it must be a whole number from 0 to 2^64-1.")
         if not all(isinstance(stop, str) and stop for stop in self.stop):
@@ -66,6 +76,17 @@ class Request:
             )
         if self.draft_tokens is not None and (not _is_int(self.draft_tokens) or self.draft_tokens < 0):
             raise UsageError(f"draft_tokens is {self.draft_tokens!r}; it must be a whole number, 0 or more.")
+
+
+def sample_seed(seed: int, sample: int) -> int:
+    """The seed of one of several samples of a prompt: `seed` itself for sample 0.
+
+    Others take the first 6 bytes, big-endian, of the SHA-256 of the text "SEED/SAMPLE": samples of neighbouring seeds
+    have nothing in common, and any JSON reader holds the number exactly.
+    """
+    if sample == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}/{sample}".encode()).digest()[:6], "big")
 
 
 def _is_int(value: object) -> bool:

@@ -181,6 +181,8 @@ class Scheduler:
             lookback=s.tokens[max(0, start - self._model.lookback_length) : start],
             seed=s.request.seed,
             temperature=s.request.temperature,
+            top_k=s.request.top_k,
+            top_p=s.request.top_p,
         )
 
     def _admit(self) -> None:

@@ -34,6 +34,7 @@ class StepRow:
             of the sequence.
         seed: key of the request's draws, together with the position.
         temperature: 0 for argmax.
+        top_k, top_p: what the target's draws are limited to, as in `Request`; 0 and 1 = all tokens.
     """
 
     tokens: Sequence[int]
@@ -43,6 +44,8 @@ class StepRow:
     lookback: Sequence[int]
     seed: int
     temperature: float
+    top_k: int = 0
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

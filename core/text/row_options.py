@@ -30,6 +30,10 @@ def _number(value: object) -> object:
     return value
 
 
+def _top_k(value: object) -> object:
+    return 0 if value == -1 else _whole(value)  # two ways to say: all
+
+
 def _flag(value: object) -> object:
     if not isinstance(value, bool):
         raise RowError("it must be true or false")
@@ -66,7 +70,10 @@ _KINDS: dict[str, Callable[[object], object]] = {
     "max_tokens": _whole,
     "min_tokens": _whole,
     "temperature": _number,
+    "top_k": _top_k,
+    "top_p": _number,
     "seed": _whole,
+    "n": _whole,
     "stop": _texts,
     "stop_token_ids": _tokens,
     "ignore_eos": _flag,
@@ -87,13 +94,10 @@ _ALIASES = {
     "reasoning_effort": "effort",
 }
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "logprobs": (False, 0),
     "top_logprobs": (0,),
-    "top_p": (1,),
-    "top_k": (0, -1),
     "min_p": (0,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -102,7 +106,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "response_format": ({"type": "text"},),
 }
 """Options of peers with the values at which they do nothing; other values are refused where we lack the option."""
-_SAMPLING = frozenset(_NEUTRAL) - {"n", "best_of", "echo"}
+_SAMPLING = frozenset(_NEUTRAL) - {"best_of", "echo"}
 IGNORED = frozenset(
     (
         "model",

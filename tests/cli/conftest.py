@@ -29,7 +29,7 @@ class Script:
         self._bytes = text.encode()
         self._stop_at = stop_at
 
-    def sample(self, table, before, last, *, position: int, seed: int, temperature: float) -> int:
+    def sample(self, table, before, last, *, position: int, seed: int, temperature: float, **limits: float) -> int:
         if table is None and position % 4 == 0:
             return byte_id(ord("?"))
         if position == self._stop_at:

@@ -53,6 +53,10 @@ def test_inputs_are_those_of_the_cpu(draft):
         (ROWS[:1], {}),
         ([replace(r, lookback=()) for r in ROWS], {"history": history, "sources": [2, 0]}),
         ([replace(r, temperature=0.25, seed=4) for r in ROWS], {}),
+        ([replace(ROWS[0], top_k=3), replace(ROWS[1], top_p=0.5)], {}),
+        ([replace(r, top_k=2 + n) for n, r in enumerate(ROWS)], {}),
+        (ROWS, {}),
+        (ROWS[:1], {}),
     ):
         expected = plain.prepare(rows, width=3, draft=draft, **options)
         given = staged.prepare(rows, width=3, draft=draft, **options)

@@ -57,5 +57,5 @@ class Replies:
             assert len(set(path)) == len(path), "a byte is there twice"
             self._next |= dict(pairwise(path))
 
-    def sample(self, table, before, last, *, position: int, seed: int, temperature: float) -> int:
+    def sample(self, table, before, last, *, position: int, seed: int, temperature: float, **limits: float) -> int:
         return self._next.get(last, EOS)

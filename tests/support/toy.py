@@ -24,6 +24,18 @@ def gumbel(seed: int, position: int, size: int) -> NDArray[np.float64]:
     return np.random.default_rng([seed, position]).gumbel(size=size)
 
 
+def limited(logits: NDArray[np.float64], temperature: float, top_k: int, top_p: float) -> NDArray[np.float64]:
+    """Logits with -inf for tokens outside the `top_k` likeliest and then outside the fewest of mass `top_p`."""
+    order = np.argsort(-logits, kind="stable")
+    kept = order[: top_k or None]
+    mass = np.exp((logits[kept] - logits[kept[0]]) / temperature)
+    before = np.cumsum(mass) - mass
+    kept = kept[(before < top_p * mass.sum()) | (np.arange(len(kept)) == 0) | (top_p >= 1)]
+    result = np.full_like(logits, -np.inf)
+    result[kept] = logits[kept]
+    return result
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tables:
     """Logits [V, V, V] of target and drafter, indexed by the token before last and the last one."""
@@ -49,21 +61,23 @@ class Tables:
         position: int,
         seed: int,
         temperature: float,
+        top_k: int = 0,
+        top_p: float = 1.0,
     ) -> int:
         """The token at `position`, given the two before it: argmax, or the position-keyed Gumbel draw."""
         logits = table[before, last]
         if temperature > 0:
+            logits = limited(logits, temperature, top_k, top_p)
             logits = logits / temperature + gumbel(seed, position, len(logits))
         return int(np.argmax(logits))
 
-    def plain(self, prompt: Sequence[int], count: int, *, seed: int = 0, temperature: float = 0.0) -> list[int]:
+    def plain(self, prompt: Sequence[int], count: int, *, seed: int = 0, **sampling: float) -> list[int]:
         """`count` tokens by the definition, one at a time, without an engine or a cache."""
+        how = {"temperature": 0.0, **sampling}
         tokens = list(prompt)
         for position in range(len(prompt), len(prompt) + count):
             before = tokens[-2] if len(tokens) > 1 else 0
-            tokens.append(
-                self.sample(self.target, before, tokens[-1], position=position, seed=seed, temperature=temperature)
-            )
+            tokens.append(self.sample(self.target, before, tokens[-1], position=position, seed=seed, **how))
         return tokens[len(prompt) :]
 
 
@@ -131,7 +145,7 @@ class ToyModel:
     def _target(self, row: StepRow, position: int, batch: int) -> int:
         """The target's sample for the position after `position`."""
         before, last = self._read(row, position - 1), self._read(row, position)
-        return self._sample(row, self.tables.target, before, last, position + 1)
+        return self._sample(row, self.tables.target, before, last, position + 1, top_k=row.top_k, top_p=row.top_p)
 
     def _drafts(self, row: StepRow, position: int, anchor: int) -> list[int]:
         before, last, drafts = self._read(row, position), anchor, []
@@ -140,8 +154,12 @@ class ToyModel:
             before, last = last, drafts[-1]
         return drafts
 
-    def _sample(self, row: StepRow, table: NDArray[np.float64], before: int, last: int, position: int) -> int:
-        return self.tables.sample(table, before, last, position=position, seed=row.seed, temperature=row.temperature)
+    def _sample(
+        self, row: StepRow, table: NDArray[np.float64], before: int, last: int, position: int, **limits: float
+    ) -> int:
+        return self.tables.sample(
+            table, before, last, position=position, seed=row.seed, temperature=row.temperature, **limits
+        )
 
     def _check_lookback(self, row: StepRow) -> None:
         expected = [self._read(row, row.cache_length - 1)] if row.cache_length else []

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from specdecode.core.engine.step import StepRow
 
-from .toy import ToyModel
+from .toy import ToyModel, gumbel, limited
 
 
 class RedrawsMismatch(ToyModel):
@@ -47,3 +51,28 @@ class AcceptsOneTooMany(ToyModel):
         token = super()._target(row, position, batch)
         place = position - row.cache_length - len(row.tokens) + 1
         return row.draft_tokens[place] if place == 1 < len(row.draft_tokens) else token
+
+
+class LimitsFirstRowOnly(ToyModel):
+    """Applies top_k and top_p at the first verified row of a step, and draws from all tokens at those behind it."""
+
+    def _target(self, row: StepRow, position: int, batch: int) -> int:
+        if position == row.cache_length + len(row.tokens) - 1:
+            return super()._target(row, position, batch)
+        return super()._target(replace(row, top_k=0, top_p=1.0), position, batch)
+
+
+class LimitsAtUnitTemperature(ToyModel):
+    """Measures the mass of top_p at temperature 1 instead of at the request's."""
+
+    def _target(self, row: StepRow, position: int, batch: int) -> int:
+        before, last = self._read(row, position - 1), self._read(row, position)
+        logits = limited(self.tables.target[before, last], 1.0, row.top_k, row.top_p)
+        return int(np.argmax(logits / row.temperature + gumbel(row.seed, position + 1, len(logits))))
+
+
+class HotterThanAsked(ToyModel):
+    """Draws from the right tokens with the chances of a higher temperature."""
+
+    def _target(self, row: StepRow, position: int, batch: int) -> int:
+        return super()._target(replace(row, temperature=1.3 * row.temperature), position, batch)

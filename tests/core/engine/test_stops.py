@@ -27,7 +27,7 @@ class Recital:
         self._tokens = tokens
         self._wrong_every = wrong_every
 
-    def sample(self, table, before, last, *, position: int, seed: int, temperature: float) -> int:
+    def sample(self, table, before, last, *, position: int, seed: int, temperature: float, **limits: float) -> int:
         if table is None and self._wrong_every and position % self._wrong_every == 0:
             return 99
         return self._tokens[(position - 1) % len(self._tokens)]

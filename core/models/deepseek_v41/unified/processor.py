@@ -15,6 +15,7 @@ from specdecode.core.cache.leaves import KVCacheInputs
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs, no_images
+from specdecode.core.models.deepseek_v41.unified.limits import UNLIMITED, limits
 
 if TYPE_CHECKING:
     from max.driver import Device
@@ -62,6 +63,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
         self._pages = min(leaf.shape[0] for leaf in runtime.leaves.values())
         self._no_images = no_images(text.hidden_size)
         self._kept: dict[tuple[str, tuple[int, ...]], tuple[NDArray[Any], Buffer]] = {}
+        self._limited: set[tuple[str, tuple[int, ...]]] = set()
 
     def bind_ep_buffers(self, buffers: Sequence[Buffer]) -> None:
         """Bind the expert-parallel buffers made at model load; on one device there are none.
@@ -128,28 +130,23 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
         for place, row in enumerate(rows):
             self._check(place, row, width)
         b = len(rows)
-        fill, constant = self._filled, self._constant
+        fill = self._filled
         caches = kv_cache_inputs if kv_cache_inputs is not None else self._caches(rows)
-        embeddings, scatter = self._no_images
         ends = [0, *accumulate(len(row.tokens) for row in rows)]
-        lookback: dict[str, Buffer] = self._lookback(rows, history, sources) if self._depth else {}
         return UnifiedDSparkDeepseekV41Inputs(
             tokens=fill("tokens", np.int64, (ends[-1],), list(chain.from_iterable(r.tokens for r in rows))),
             input_row_offsets=fill("input_row_offsets", np.uint32, (b + 1,), ends),
-            return_n_logits=constant("return_n_logits", np.int64, (1,), 1),
+            return_n_logits=self._constant("return_n_logits", np.int64, (1,), 1),
             signal_buffers=[],
-            **lookback,
+            **(self._lookback(rows, history, sources) if self._depth else {}),
             engram_host_buffers=self.runtime.engram_host_buffers,
             kv_cache_inputs=caches,
-            vision_embeddings=embeddings,
-            vision_scatter_indices=scatter,
+            vision_embeddings=self._no_images[0],
+            vision_scatter_indices=self._no_images[1],
             draft_tokens=self._ragged("draft_tokens", np.int64, [r.draft_tokens for r in rows], width, -1),
             seed=fill("seed", np.uint64, (b,), [row.seed % _SEEDS for row in rows]),
             temperature=fill("temperature", np.float32, (b,), [row.temperature for row in rows]),
-            top_k=constant("top_k", np.int64, (b,), -1),
-            max_k=constant("max_k", np.int64, (), -1),
-            top_p=constant("top_p", np.float32, (b,), 1),
-            min_top_p=constant("min_top_p", np.float32, (), 1),
+            **self._limits(rows),
             draft_slot_ids=self._steps("draft_slot_ids", np.int32, b * self._block if draft else 0, 1),
             draft_block_offsets=self._steps("draft_block_offsets", np.uint32, b + 1, self._block if draft else 0),
         )
@@ -206,6 +203,19 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
             else self._constant("engram_lookback_history", np.int64, (1, depth), -1),
         }
 
+    def _limits(self, rows: Sequence[StepRow]) -> dict[str, Buffer]:
+        """What the target's draws are limited to; a batch without limits finds its constants as they are."""
+        given = limits(rows, self.config.text_config.vocab_size)
+        inputs = {}
+        for name, (dtype, per_row, neutral) in UNLIMITED.items():
+            shape = (len(rows),) if per_row else ()
+            if given or (name, shape) in self._limited:
+                (self._limited.add if given else self._limited.discard)((name, shape))
+                inputs[name] = self._filled(name, dtype, shape, given.get(name, neutral))
+            else:
+                inputs[name] = self._constant(name, dtype, shape, neutral)
+        return inputs
+
     def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> tuple[NDArray[Any], Buffer]:
         """The kept array of this name and shape, and the buffer over the same memory."""
         kept = self._kept.get((name, shape))
@@ -214,7 +224,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
             kept = self._kept[name, shape] = (array, Buffer.from_numpy(array))
         return kept
 
-    def _filled(self, name: str, dtype: Any, shape: tuple[int, ...], values: Sequence[float]) -> Buffer:
+    def _filled(self, name: str, dtype: Any, shape: tuple[int, ...], values: Sequence[float] | float) -> Buffer:
         array, buffer = self._array(name, dtype, shape)
         array[...] = values
         return buffer

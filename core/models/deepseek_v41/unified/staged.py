@@ -22,17 +22,18 @@ from specdecode.core.models.deepseek_v41.unified.processor import (
 FRAMES = 48
 """Shapes of steps whose inputs stay allocated; more than there are recordings, as those hold on to their frames."""
 ON_HOST = ("return_n_logits", "max_k", "min_top_p")
-"""Inputs that the graph takes from the CPU; they never change."""
+"""Inputs that the graph takes from the CPU; no kernel reads them, so a recording need not know their values."""
 Shape = tuple[int, int, int, int, bool]
 
 
 @dataclass(kw_only=True)
 class _Kept:
-    """The arrays of one shape of step, their frame, and the pages in the rows of its page table."""
+    """The arrays of one shape of step, their frame, the pages in the rows of its page table, and the limits set."""
 
     frame: Frame
     arrays: dict[Name, Pair]
     written: list[Sequence[int] | None]
+    limited: set[Name]
 
 
 class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
@@ -77,11 +78,11 @@ class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
         kept = self._frames.get(shape)
         if kept is None:
             # The first call of a shape finds out on the host which arrays it has.
-            self._kept, self._written = {}, [None] * len(rows)
+            self._kept, self._written, self._limited = {}, [None] * len(rows), set()
             fill()
             kept = self._staged()
             self._frames.put(shape, kept)
-        self._kept, self._written = kept.arrays, kept.written
+        self._kept, self._written, self._limited = kept.arrays, kept.written, kept.limited
         kept.frame.wait()
         inputs = fill()
         kept.frame.send()
@@ -90,7 +91,7 @@ class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
     def _staged(self) -> _Kept:
         here = {name: pair for name, pair in self._kept.items() if name[0] in ON_HOST}
         frame = Frame({name: array for name, (array, _) in self._kept.items() if name not in here}, self._device)
-        return _Kept(frame=frame, arrays={**here, **frame.arrays}, written=self._written)
+        return _Kept(frame=frame, arrays={**here, **frame.arrays}, written=self._written, limited=self._limited)
 
     def _check_pages(self, place: int, row: StepRow) -> None:
         if self._written[place] is not row.pages:
