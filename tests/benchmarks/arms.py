@@ -1,4 +1,4 @@
-"""Plain and speculative decoding of the same requests, in turn, and checked against each other."""
+"""Plain, speculative and self-adjusting decoding of the same requests, in turn, checked against each other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from unittest import mock
 
+from specdecode.core.engine.costs import measure
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import FinishedEvent, Request
+from specdecode.core.engine.widths import AutoWidth, WidthPolicy
 from specdecode.core.errors import MismatchError
 from specdecode.core.metrics import Acceptance, Round
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs
@@ -60,9 +62,10 @@ class Pass:
         return Pass(**{name: value + others[name] for name, value in mine.items()})
 
 
-def run(model: UnifiedDSparkDeepseekV41Model, requests: Sequence[Request]) -> Pass:
+def run(model: UnifiedDSparkDeepseekV41Model, requests: Sequence[Request], widths: WidthPolicy | None = None) -> Pass:
     """Run requests that start together to their ends; the batch shrinks as they end."""
-    engine = Engine(model, max_batch=len(requests), token_budget=sum(len(request.prompt) for request in requests))
+    budget = sum(len(request.prompt) for request in requests)
+    engine = Engine(model, max_batch=len(requests), token_budget=budget, widths=widths)
     for request in requests:
         engine.submit(request)
     clock = GraphClock(model.execute)
@@ -116,7 +119,11 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Plain against speculative decoding of the same requests; `ratio` is of the two rates within each repeat."""
+    """Plain against speculative decoding of the same requests; a ratio is of the two rates within each repeat.
+
+    `speculative` verifies every draft; `auto` as many as pay by measured costs, and its policy keeps what it learned
+    from repeat to repeat, as a server's would.
+    """
 
     temperature: float
     batch: int
@@ -126,38 +133,50 @@ class Comparison:
     ratio: Spread
     ratio_with_prompts: Spread
     acceptance: Acceptance
+    auto: Arm
+    auto_ratio: Spread
+    auto_acceptance: Acceptance
+
+
+ARMS = ("plain", "speculative", "auto")
 
 
 def compare(
     model: UnifiedDSparkDeepseekV41Model, requests: Sequence[Request], *, batch: int, repeats: int
 ) -> Comparison:
-    """Run both arms in turn on each batch of requests, the one that begins changing from batch to batch.
+    """Run the arms in turn on each batch of requests, the one that begins changing from batch to batch.
 
     Raises:
         MismatchError: a token differs between the arms or between repeats.
     """
-    widths = (0, model.block_size)
-    passes: dict[int, list[Pass]] = {width: [] for width in widths}
+    policy = AutoWidth(costs=measure(model, max_batch=batch), block=model.block_size)
+    passes: dict[str, list[Pass]] = {arm: [] for arm in ARMS}
     turn = 0
     for _ in range(repeats):
-        now = {width: Pass() for width in widths}
+        now = {arm: Pass() for arm in ARMS}
         for start in range(0, len(requests), batch):
-            for width in widths if turn % 2 else reversed(widths):
-                now[width] += run(model, [replace(r, draft_tokens=width) for r in requests[start : start + batch]])
+            for arm in (*ARMS[turn % 3 :], *ARMS[: turn % 3]):
+                asked = requests[start : start + batch]
+                if arm == "plain":
+                    asked = [replace(request, draft_tokens=0) for request in asked]
+                now[arm] += run(model, asked, policy if arm == "auto" else None)
             turn += 1
-        for width in widths:
-            passes[width].append(now[width])
-            _check(now[width].tokens, passes[0][0].tokens, width)
-    plain, speculative = (Arm.of(passes[width]) for width in widths)
+        for arm in ARMS:
+            passes[arm].append(now[arm])
+            _check(now[arm].tokens, passes["plain"][0].tokens, arm)
+    plain, speculative, auto = (Arm.of(passes[arm]) for arm in ARMS)
     return Comparison(
         temperature=requests[0].temperature,
         batch=batch,
-        tokens=sum(map(len, passes[0][0].tokens)),
+        tokens=sum(map(len, passes["plain"][0].tokens)),
         plain=plain,
         speculative=speculative,
         ratio=_ratio(speculative.tokens_per_second, plain.tokens_per_second),
         ratio_with_prompts=_ratio(speculative.with_prompts, plain.with_prompts),
-        acceptance=Acceptance.of(passes[model.block_size][0].rounds),
+        acceptance=Acceptance.of(passes["speculative"][0].rounds),
+        auto=auto,
+        auto_ratio=_ratio(auto.tokens_per_second, plain.tokens_per_second),
+        auto_acceptance=Acceptance.of(passes["auto"][-1].rounds),
     )
 
 
@@ -165,11 +184,11 @@ def _ratio(a: Spread, b: Spread) -> Spread:
     return Spread.of([x / y for x, y in zip(a.values, b.values, strict=True)])
 
 
-def _check(tokens: Sequence[tuple[int, ...]], known: Sequence[tuple[int, ...]], width: int) -> None:
+def _check(tokens: Sequence[tuple[int, ...]], known: Sequence[tuple[int, ...]], arm: str) -> None:
     for place, (a, b) in enumerate(zip(tokens, known, strict=True)):
         if a != b:
             at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
             raise MismatchError(
-                f"Request {place} at draft width {width} differs from the first plain run at output token {at}: the "
+                f"Request {place} in the {arm} arm differs from the first plain run at output token {at}: the "
                 "promise is broken. Run the tests in tests/model."
             )

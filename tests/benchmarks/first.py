@@ -115,7 +115,7 @@ def measure(plan: Plan) -> dict[str, object]:
         for batch in BATCHES:
             comparisons.append(compare(model, asked, batch=batch, repeats=plan.repeats))
             print_comparison(comparisons[-1])
-    print(f"every token the same in both arms and all repeats: {sum(c.tokens for c in comparisons)} compared\n")
+    print(f"every token the same in all arms and repeats: {sum(c.tokens for c in comparisons)} compared\n")
     print_arms(comparisons)
     steps: list[StepTime] = []
     for batch in BATCHES:
@@ -170,14 +170,17 @@ def ask(prompt: tuple[int, ...], new_tokens: int, temperature: float, seed: int)
 
 def print_heading() -> None:
     print("decoding, tokens/s")
-    print("   T  batch            plain      speculative           ratio   with prompts   acceptance length")
+    print(
+        "   T  batch            plain      speculative           ratio  acceptance length             auto           ratio"
+    )
 
 
 def print_comparison(c: Comparison) -> None:
     print(
         f"{c.temperature:4.1f}  {c.batch:5d}  {c.plain.tokens_per_second.text(1):>15}  "
-        f"{c.speculative.tokens_per_second.text(1):>15}  {c.ratio.text(2):>14}  {c.ratio_with_prompts.median:13.2f}  "
-        f"{c.acceptance.length_with_bonus:8.2f} with bonus",
+        f"{c.speculative.tokens_per_second.text(1):>15}  {c.ratio.text(2):>14}  "
+        f"{c.acceptance.length_with_bonus:6.2f} with bonus  {c.auto.tokens_per_second.text(1):>15}  "
+        f"{c.auto_ratio.text(2):>14}",
         flush=True,
     )
 
@@ -186,7 +189,7 @@ def print_arms(comparisons: Sequence[Comparison]) -> None:
     print("one step of these runs, ms")
     print("   T  batch                       step       of it host    share   requests in a step")
     for c in comparisons:
-        for name, arm in (("plain", c.plain), ("speculative", c.speculative)):
+        for name, arm in (("plain", c.plain), ("speculative", c.speculative), ("auto", c.auto)):
             print(
                 f"{c.temperature:4.1f}  {c.batch:5d}  {name:11}  {arm.step_ms.text(2):>14}  {arm.host_ms.text(3):>15}  "
                 f"{arm.host_ms.median / arm.step_ms.median:6.1%}  {arm.rows_per_step:10.1f}"
