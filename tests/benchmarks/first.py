@@ -170,9 +170,8 @@ def ask(prompt: tuple[int, ...], new_tokens: int, temperature: float, seed: int)
 
 def print_heading() -> None:
     print("decoding, tokens/s")
-    print(
-        "   T  batch            plain      speculative           ratio  acceptance length             auto           ratio"
-    )
+    print("   T  batch            plain      speculative           ratio  acceptance length", end="")
+    print("             auto           ratio")
 
 
 def print_comparison(c: Comparison) -> None:
