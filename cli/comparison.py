@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from specdecode.cli.jobs import Job
+from specdecode.cli.jobs import Job, noun
 from specdecode.cli.passes import Outcome, Pass, Silent
 from specdecode.core.engine.engine import Engine
 
@@ -18,6 +18,7 @@ class Difference:
     """Where the two first differ: tokens are counted from 0 within a turn, None where a text had ended."""
 
     origin: str
+    sample: int
     turn: int
     position: int
     plain: int | None
@@ -29,10 +30,12 @@ class Verdict:
     """What a comparison found.
 
     Attributes:
-        compared: prompts that both runs completed. identical: those among them with the same tokens and reasons.
+        what: what is counted, prompts or samples of prompts.
+        compared: those that both runs completed. identical: those among them with the same tokens and reasons.
         tokens: output tokens of the plain run. seconds: of whole runs, prompts included, plain then speculative.
     """
 
+    what: str
     compared: int
     identical: int
     difference: Difference | None
@@ -47,12 +50,13 @@ class Verdict:
 
     def lines(self, text: Callable[[int], str]) -> list[str]:
         """The verdict for people; `text` names a token."""
-        lines = [f"identical: {self.identical}/{self.compared} prompts"]
+        lines = [f"identical: {self.identical}/{self.compared} {self.what}"]
         if self.difference is not None:
             d = self.difference
+            sample = f", sample {d.sample}" if self.what == "samples" else ""
             turn = f", turn {d.turn + 1}" if d.turn else ""
             plain, speculative = (_named(token, text) for token in (d.plain, d.speculative))
-            place = f"{d.origin}{turn}, output token {d.position}"
+            place = f"{d.origin}{sample}{turn}, output token {d.position}"
             lines.append(f"first difference: {place}: plain {plain}, speculative {speculative}")
         if self.speed_up is not None:
             rates = [f"{self.tokens / seconds:.1f} tokens/s" for seconds in self.seconds]
@@ -97,6 +101,7 @@ def compare(jobs: Sequence[Job], plain: Pass, speculative: Pass, seconds: tuple[
     ]
     differences = [_difference(job, one, other) for job, one, other in pairs]
     return Verdict(
+        what=noun(jobs),
         compared=len(pairs),
         identical=differences.count(None),
         difference=next((d for d in differences if d is not None), None),
@@ -114,7 +119,14 @@ def _difference(job: Job, plain: Outcome, speculative: Outcome) -> Difference | 
         shorter = min(len(a.tokens), len(b.tokens))
         position = next((n for n, (x, y) in enumerate(both) if x != y), shorter)
         at = [tokens[position] if position < len(tokens) else None for tokens in (a.tokens, b.tokens)]
-        return Difference(origin=job.prompt.origin, turn=turn, position=position, plain=at[0], speculative=at[1])
+        return Difference(
+            origin=job.prompt.origin,
+            sample=job.sample,
+            turn=turn,
+            position=position,
+            plain=at[0],
+            speculative=at[1],
+        )
     return None
 
 

@@ -19,7 +19,8 @@ def of_run(settings: Settings, work: Work) -> dict[str, Value]:
         "model": Value(value=str(work.path), source=f"{flag('model')} ({settings.model})"),
         "devices": Value(value=settings.devices, source=flag("devices")),
         "batch_size": Value(value=settings.batch_size, source=flag("batch_size")),
-        "prompts": Value(value=len(work.jobs), source=settings.source or "-p"),
+        "prompts": Value(value=len(work.prompts), source=settings.source or "-p"),
+        "confidence_threshold": Value(value=settings.confidence_threshold, source=flag("confidence_threshold")),
         "context": Value(value=text.max_position_embeddings, source="checkpoint (max_position_embeddings)"),
         "eos_token": Value(value=work.config.eos_token_id, source="checkpoint (eos_token_id)"),
     }
@@ -49,6 +50,8 @@ def document(run: dict[str, Value], jobs: Sequence[Job]) -> dict[str, object]:
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, tuple):
         return " ".join(map(repr, value)) or "none"
     return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

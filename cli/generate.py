@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specdecode.cli import options
+from specdecode.cli import options, sampling_options
 
 HELP = (
     "Continue prompts. The text goes to standard output, progress and statistics to standard error.\n\n"
@@ -27,7 +27,13 @@ specdecode generate -p 'def main(' --stop 'def ' --json
 
 specdecode generate examples/prompts.jsonl --output answers.jsonl --resume
 
+specdecode generate -p 'And God said' --top-p 0.9 --n 3
+
 specdecode generate examples/prompts.txt --compare
+
+specdecode generate examples/prompts.txt --draft-tokens auto
+
+specdecode generate examples/prompts.txt --confidence-threshold 0.5
 """
 
 
@@ -50,8 +56,11 @@ def generate(
     stop_token_ids: options.StopTokenOption = None,
     include_stop: options.IncludeStopOption = False,
     ignore_eos: options.IgnoreEosOption = False,
-    temperature: options.TemperatureOption = 0.7,
-    seed: options.SeedOption = 0,
+    temperature: sampling_options.TemperatureOption = 0.7,
+    top_k: sampling_options.TopKOption = 0,
+    top_p: sampling_options.TopPOption = 1.0,
+    seed: sampling_options.SeedOption = 0,
+    n: sampling_options.SamplesOption = 1,
     draft_tokens: options.DraftTokensOption = None,
     confidence_threshold: options.ConfidenceThresholdOption = None,
     no_speculation: options.NoSpeculationOption = False,

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from specdecode.cli import configuration, loading, report, results, trace
 from specdecode.cli.comparison import compare, plain_pass
-from specdecode.cli.jobs import Job, Work, prepare
+from specdecode.cli.jobs import Job, Work, noun, prepare
 from specdecode.cli.ordered import OrderedTexts
 from specdecode.cli.output import Output
 from specdecode.cli.passes import Outcome, Pass
 from specdecode.cli.settings import Settings
+from specdecode.cli.writer import Writer
 from specdecode.core.engine.costs import measure
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import TokensEvent
@@ -20,7 +21,6 @@ from specdecode.core.engine.step import StepModel
 from specdecode.core.engine.widths import AutoWidth, ConfidenceThreshold, WidthPolicy
 from specdecode.core.errors import ExitCode
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
-from specdecode.core.results_file import ResultsFile
 
 _PROMPT_WIDTH = 100
 
@@ -34,35 +34,17 @@ def run(settings: Settings) -> ExitCode:
             return _show_config(settings, work, output)
         if settings.output is None:
             return _run(settings, work, work.jobs, output, None)
-        keys = [job.key for job in work.jobs]
         path = Path("/dev/stdout" if settings.output == "-" else settings.output)
-        file = ResultsFile(path, keys, resume=settings.resume)
-        writer = _Writer(file, work.jobs, form=form, model=settings.model)
+        writer = Writer(path, work.jobs, form=form, model=settings.model, resume=settings.resume)
         try:
             return _run(settings, work, writer.jobs, output, writer)
         finally:
-            file.close(sort=not settings.as_completed)
+            writer.close(sort=not settings.as_completed)
 
 
-class _Writer:
-    """Results into a file, those of an earlier run left out."""
-
-    def __init__(self, file: ResultsFile, jobs: Sequence[Job], *, form: str, model: str) -> None:
-        self.path = file.path
-        self.known = len(file.answered)
-        self._places = [place for place in range(len(jobs)) if place not in file.answered]
-        self.jobs = [jobs[place] for place in self._places]
-        self._file, self._form, self._model = file, form, model
-
-    def write(self, number: int, outcome: Outcome) -> None:
-        """Write what came of one of `jobs`."""
-        content = results.line(self.jobs[number], outcome, form=self._form, model=self._model)
-        self._file.add(self._places[number], content)
-
-
-def _run(settings: Settings, work: Work, jobs: Sequence[Job], output: Output, writer: _Writer | None) -> ExitCode:
+def _run(settings: Settings, work: Work, jobs: Sequence[Job], output: Output, writer: Writer | None) -> ExitCode:
     if writer is not None and writer.known:
-        output.note(f"{writer.path} has {writer.known} of {len(work.jobs)} results already")
+        output.note(f"{writer.path} has {writer.known} of {writer.total} results already")
     if not jobs:
         return ExitCode.OK
     model = loading.load_step_model(
@@ -85,7 +67,7 @@ class _Generation:
         work: Work,
         jobs: Sequence[Job],
         output: Output,
-        writer: _Writer | None,
+        writer: Writer | None,
         model: StepModel,
     ) -> None:
         self._settings, self._work, self._jobs = settings, work, jobs
@@ -143,11 +125,11 @@ class _Generation:
             self._writer.write(number, outcome)
             self._over += 1
             seconds = time.perf_counter() - self._start
-            self._output.tick(f"{self._over} of {len(self._jobs)} prompts", seconds)
+            self._output.tick(f"{self._over} of {len(self._jobs)} {noun(self._jobs)}", seconds)
         if outcome.done:
             self._texts.end(number)
             return
-        self._output.error(f"error: {self._jobs[number].prompt.origin}: {outcome.error}")
+        self._output.error(f"error: {self._jobs[number].name}: {outcome.error}")
         self._texts.drop(number)
 
     def _engine(self) -> Engine:
@@ -177,7 +159,9 @@ class _Generation:
         if self._shown:
             self._output.text("\n")
         self._shown = True
-        self._output.note(f"[{number + 1}/{len(self._jobs)}] {_one_line(self._jobs[number].prompt.text)}")
+        job = self._jobs[number]
+        sample = f" (sample {job.sample})" if job.samples > 1 else ""
+        self._output.note(f"[{number + 1}/{len(self._jobs)}] {_one_line(job.prompt.text)}{sample}")
 
     def _document(self, done: Pass, interrupted: bool) -> dict[str, object]:
         tail = {"interrupted": interrupted, "statistics": report.statistics(done.completions)}
@@ -187,9 +171,11 @@ class _Generation:
         return {"results": made, **tail}
 
     def _summarise(self, done: Pass, interrupted: bool) -> None:
-        finished = sum(outcome.done for outcome in done.outcomes)
+        prompts = {id(job.prompt) for job in self._jobs}
+        pairs = zip(self._jobs, done.outcomes, strict=True)
+        finished = len(prompts - {id(job.prompt) for job, outcome in pairs if not outcome.done})
         if interrupted:
-            self._output.error(f"interrupted: {finished} of {len(self._jobs)} prompts were finished")
+            self._output.error(f"interrupted: {finished} of {len(prompts)} prompts were finished")
         if done.completions:
             summary = report.summary(done.completions, prompts=finished, width=self._work.width)
             for line in [*summary, *report.definitions()]:
@@ -199,9 +185,9 @@ class _Generation:
 def _show_config(settings: Settings, work: Work, output: Output) -> ExitCode:
     run_values = configuration.of_run(settings, work)
     if output.as_json:
-        output.document(configuration.document(run_values, work.jobs))
+        output.document(configuration.document(run_values, work.prompts))
     else:
-        output.text("".join(f"{line}\n" for line in configuration.lines(run_values, work.jobs)))
+        output.text("".join(f"{line}\n" for line in configuration.lines(run_values, work.prompts)))
     return ExitCode.OK
 
 

@@ -7,13 +7,13 @@ import io
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from specdecode.cli.settings import Settings, Value, request, resolve
+from specdecode.cli.settings import Settings, Value, request, resolve, samples
 from specdecode.core.checkpoint.locate import locate_model
-from specdecode.core.engine.request import Request
+from specdecode.core.engine.request import Request, sample_seed
 from specdecode.core.errors import UsageError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.text.chat_encoding import ChatOptions, parse_effort
@@ -25,9 +25,10 @@ from specdecode.core.text.tokenizer import TextTokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One prompt, ready to run.
+    """One prompt, or one sample of it, ready to run.
 
     Attributes:
+        sample: which of its prompt's samples it is, from 0. samples: how many there are.
         first: the request of its first turn; those of later turns differ in the prompt alone.
         key: 32 hexadecimal digits over all that its answer depends on: the checkpoint, the prompt and the options,
             but not how many drafts or neighbours it has.
@@ -41,6 +42,13 @@ class Job:
     length: int
     tokenizer: TextTokenizer
     system: str | None
+    sample: int = 0
+    samples: int = 1
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.prompt.origin if self.samples == 1 else f"{self.prompt.origin}, sample {self.sample}"
 
     def dialogue(self) -> Dialogue:
         """Its conversation, from the beginning."""
@@ -56,6 +64,11 @@ class Work:
     tokenizer: TextTokenizer
     jobs: tuple[Job, ...]
     width: int
+
+    @property
+    def prompts(self) -> list[Job]:
+        """One job a prompt."""
+        return [job for job in self.jobs if job.sample == 0]
 
 
 def prepare(settings: Settings) -> Work:
@@ -75,12 +88,21 @@ def prepare(settings: Settings) -> Work:
     tokenizer = TextTokenizer.of(path, config)
     width = _width(settings, config)
     model = _digest(path)
-    jobs = tuple(_job(prompt, settings, config, tokenizer, model) for prompt in prompts)
+    jobs = tuple(job for prompt in prompts for job in _jobs(prompt, settings, config, tokenizer, model))
     return Work(path=path, config=config, tokenizer=tokenizer, jobs=jobs, width=width)
 
 
-def _job(prompt: Prompt, settings: Settings, config: DeepseekV41Config, tokenizer: TextTokenizer, model: str) -> Job:
+def noun(jobs: Sequence[Job]) -> str:
+    """What jobs are called when they are counted."""
+    return "samples" if any(job.samples > 1 for job in jobs) else "prompts"
+
+
+def _jobs(
+    prompt: Prompt, settings: Settings, config: DeepseekV41Config, tokenizer: TextTokenizer, model: str
+) -> list[Job]:
+    """A prompt's samples."""
     values = resolve(prompt, settings, config)
+    count = samples(prompt, values)
     dialogue = _dialogue(prompt, values, tokenizer, settings.system)
     ids = dialogue.ids()
     context = config.text_config.max_position_embeddings
@@ -93,15 +115,24 @@ def _job(prompt: Prompt, settings: Settings, config: DeepseekV41Config, tokenize
     asked = {f.name: getattr(first, f.name) for f in fields(Request) if f.name != "draft_tokens"}
     chat = [values[name].value for name in ("chat", "thinking", "effort")] if prompt.later else []
     whole = [model, {**asked, "stop_ids": sorted(first.stop_ids)}, prompt.later, chat]
-    return Job(
+    digest = hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode())
+    job = Job(
         prompt=prompt,
         values=values,
         first=first,
-        key=hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode()).hexdigest()[:32],
+        key="",
         length=dialogue.length(first.max_tokens),
         tokenizer=tokenizer,
         system=settings.system,
+        samples=count,
     )
+    return [_sample(job, digest.digest(), sample) for sample in range(count)]
+
+
+def _sample(job: Job, digest: bytes, sample: int) -> Job:
+    first = replace(job.first, seed=sample_seed(job.first.seed, sample))
+    key = hashlib.sha256(digest + sample.to_bytes(8, "big")).hexdigest()[:32]
+    return replace(job, first=first, key=key, sample=sample)
 
 
 def next_turn(job: Job, dialogue: Dialogue) -> Request:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-_CHAT, _SAMPLING, _STOPPING = "Conversation", "Sampling", "Stopping"
+_CHAT, _STOPPING = "Conversation", "Stopping"
 _SPECULATION, _RUNNING, _OUTPUT = "Speculation", "Running", "Output"
 
 ModelOption = Annotated[
@@ -39,26 +39,6 @@ MaxTokensOption = Annotated[
         min=0,
         help="The most tokens to generate for each answer.",
         rich_help_panel=_STOPPING,
-    ),
-]
-TemperatureOption = Annotated[
-    float,
-    typer.Option(
-        "--temperature",
-        metavar="T",
-        min=0.0,
-        help="0 takes the likeliest token; 1 draws from the model's own distribution.",
-        rich_help_panel=_SAMPLING,
-    ),
-]
-SeedOption = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        min=0,
-        help="Key of the draws, 0 to 2^64 - 1: the same prompt and seed give the same text.",
-        rich_help_panel=_SAMPLING,
     ),
 ]
 MinTokensOption = Annotated[

@@ -30,7 +30,12 @@ def choose_format(asked: str, jobs: Sequence[Job]) -> str:
 
 def result(job: Job, outcome: Outcome) -> dict[str, object]:
     """One prompt's result in our own shape."""
-    content: dict[str, object] = {"prompt": job.prompt.text, "origin": job.prompt.origin}
+    content: dict[str, object] = {
+        "prompt": job.prompt.text,
+        "origin": job.prompt.origin,
+        "sample": job.sample,
+        "seed": job.first.seed,
+    }
     if job.prompt.custom_id is not None:
         content["custom_id"] = job.prompt.custom_id
     if job.prompt.metadata:
@@ -43,16 +48,16 @@ def result(job: Job, outcome: Outcome) -> dict[str, object]:
     return {**content, "turns": [{"prompt": t.said, **made} for t, made in zip(outcome.turns, turns, strict=True)]}
 
 
-def line(job: Job, outcome: Outcome, *, form: str, model: str) -> dict[str, object]:
-    """One prompt's line of a results file; its `id` carries the job's key."""
+def line(jobs: Sequence[Job], outcomes: Sequence[Outcome], *, key: str, form: str, model: str) -> dict[str, object]:
+    """A line of a results file: one job's, or in a batch those of all samples of a request; its `id` carries `key`."""
     if form == "results":
-        return {"id": f"req_{job.key}", **result(job, outcome)}
-    name = f"batch_req_{job.key}"
-    head: dict[str, object] = {"id": name, "custom_id": job.prompt.custom_id}
-    if not outcome.done:
-        return {**head, "response": None, "error": {"code": "request_failed", "message": outcome.error}}
-    body = _body(job, outcome.turns[0], model)
-    response = {"status_code": 200, "request_id": f"req_{job.key}", "body": body}
+        return {"id": f"req_{key}", **result(jobs[0], outcomes[0])}
+    head: dict[str, object] = {"id": f"batch_req_{key}", "custom_id": jobs[0].prompt.custom_id}
+    failed = next((outcome.error for outcome in outcomes if not outcome.done), None)
+    if failed is not None:
+        return {**head, "response": None, "error": {"code": "request_failed", "message": failed}}
+    body = _body(jobs, [outcome.turns[0] for outcome in outcomes], model)
+    response = {"status_code": 200, "request_id": f"req_{key}", "body": {"id": f"req_{key}", **body}}
     return {**head, "response": response, "error": None}
 
 
@@ -72,27 +77,33 @@ def _turn(turn: Turn) -> dict[str, object]:
     return content
 
 
-def _body(job: Job, turn: Turn, model: str) -> dict[str, object]:
-    """A chat completion, or a completion of a text, as OpenAI's API has it."""
+def _body(jobs: Sequence[Job], turns: Sequence[Turn], model: str) -> dict[str, object]:
+    """A chat completion, or a completion of a text, as OpenAI's API has it; one choice a sample."""
+    prompt = jobs[0].prompt
+    tokens = sum(len(turn.completion.tokens) for turn in turns)
+    usage: dict[str, object] = {
+        "prompt_tokens": turns[0].prompt_tokens,
+        "completion_tokens": tokens,
+        "total_tokens": turns[0].prompt_tokens + tokens,
+    }
+    if prompt.messages and turns[0].answer is not None:
+        reasoning = sum(_reasoning_tokens(job, turn) for job, turn in zip(jobs, turns, strict=True))
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    kind = "chat.completion" if prompt.messages else "text_completion"
+    choices = [_choice(job, turn) for job, turn in zip(jobs, turns, strict=True)]
+    return {"object": kind, "created": int(time.time()), "model": model, "choices": choices, "usage": usage}
+
+
+def _choice(job: Job, turn: Turn) -> dict[str, object]:
     completion, answer = turn.completion, turn.answer
     reason = "stop" if completion.reason is FinishReason.STOP else "length"
-    usage: dict[str, object] = {
-        "prompt_tokens": turn.prompt_tokens,
-        "completion_tokens": len(completion.tokens),
-        "total_tokens": turn.prompt_tokens + len(completion.tokens),
-    }
-    choice: dict[str, object] = {"index": 0, "logprobs": None}
+    choice: dict[str, object] = {"index": job.sample, "logprobs": None}
     if not job.prompt.messages:
-        choice |= {"text": completion.text, "finish_reason": reason}
-    elif answer is None:
-        choice |= {"message": {"role": "assistant", "content": completion.text}, "finish_reason": reason}
-    else:
-        calls = reason == "stop" and bool(answer.tool_calls)
-        choice |= {"message": answer.message().as_json(), "finish_reason": "tool_calls" if calls else reason}
-        usage["completion_tokens_details"] = {"reasoning_tokens": _reasoning_tokens(job, turn)}
-    kind = "chat.completion" if job.prompt.messages else "text_completion"
-    head = {"id": f"req_{job.key}", "object": kind, "created": int(time.time()), "model": model}
-    return {**head, "choices": [choice], "usage": usage}
+        return {**choice, "text": completion.text, "finish_reason": reason}
+    if answer is None:
+        return {**choice, "message": {"role": "assistant", "content": completion.text}, "finish_reason": reason}
+    calls = reason == "stop" and bool(answer.tool_calls)
+    return {**choice, "message": answer.message().as_json(), "finish_reason": "tool_calls" if calls else reason}
 
 
 def _reasoning_tokens(job: Job, turn: Turn) -> int:

@@ -15,7 +15,10 @@ FALLBACKS: dict[str, object] = {
     "max_tokens": 64,
     "min_tokens": 0,
     "temperature": 0.7,
+    "top_k": 0,
+    "top_p": 1.0,
     "seed": 0,
+    "n": 1,
     "stop": (),
     "stop_token_ids": (),
     "ignore_eos": False,
@@ -24,6 +27,7 @@ FALLBACKS: dict[str, object] = {
     "effort": DEFAULT_EFFORT,
 }
 """Options of a prompt and what they are where nobody sets them; a row may set each of them for itself."""
+MOST_SAMPLES = 10_000
 CHAT_OPTIONS = ("system", "thinking", "effort")
 
 
@@ -111,6 +115,19 @@ def resolve(prompt: Prompt, settings: Settings, config: DeepseekV41Config) -> di
     return values
 
 
+def samples(prompt: Prompt, values: Mapping[str, Value]) -> int:
+    """How many answers a prompt gets.
+
+    Raises:
+        UsageError: a number that is not possible.
+    """
+    n = values["n"].value
+    if isinstance(n, int) and 1 <= n <= MOST_SAMPLES:
+        return n
+    place = f"{prompt.origin}: " if prompt.options else ""
+    raise UsageError(f"{place}n is {n}; it must be a whole number from 1 to {MOST_SAMPLES}.")
+
+
 def request(prompt: Prompt, ids: list[int], values: Mapping[str, Value], config: DeepseekV41Config) -> Request:
     """The engine's request for one turn.
 
@@ -120,7 +137,7 @@ def request(prompt: Prompt, ids: list[int], values: Mapping[str, Value], config:
     plain = {name: value.value for name, value in values.items()}
     stops = frozenset(_tokens(plain, config))
     names = {f.name for f in fields(Request)}
-    arguments = {name: value for name, value in plain.items() if name in names}
+    arguments = {name: value for name, value in plain.items() if name in names and value != "auto"}
     try:
         return Request(**{**arguments, "prompt": tuple(ids), "stop_ids": stops})  # type: ignore[arg-type]
     except UsageError as error:

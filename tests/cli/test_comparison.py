@@ -148,6 +148,8 @@ def test_where_options_come_from(specdecode, tmp_path):
     assert shown["model"] == (str(specdecode.checkpoint), f"--model ({specdecode.checkpoint})")
     assert shown["batch_size"] == ("8", "default")
     assert shown["seed"] == ("3", "--seed")
+    assert (shown["top_k"], shown["top_p"], shown["n"]) == (("0", "default"), ("1.0", "default"), ("1", "default"))
+    assert shown["confidence_threshold"] == ("none", "default")
     assert shown["stop"] == ("'x'", "--stop")
     assert shown["draft_tokens"] == ("3", "checkpoint (dspark_block_size)")
     assert shown[f"{rows}:1: max_tokens"] == ("5", f"row {rows}:1")
@@ -175,10 +177,10 @@ class Keeps(ToyModel):
         return super().step(rows, width=width, draft=draft)
 
 
-@pytest.mark.parametrize(("option", "value"), [("seed", 9), ("temperature", 0.5)])
+@pytest.mark.parametrize(("option", "value"), [("seed", 9), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5)])
 def test_options_reach_the_model(specdecode, tmp_path, option, value):
     specdecode.model_type = Keeps
-    specdecode("generate", "-p", "x", f"--{option}", str(value), "--compare", "-q")
+    specdecode("generate", "-p", "x", f"--{option.replace('_', '-')}", str(value), "--compare", "-q")
     assert getattr(specdecode.models[-1].asked, option) == value
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "x", option: value}))

@@ -33,9 +33,23 @@ from specdecode.core.errors import DeviceError, ModelError
         ),
         (
             ["generate", "-p", "x", "--draft-tokens", "-1"],
-            "--draft-tokens -1 is not possible: the checkpoint's drafter makes up to 3 "
-            "(dspark_block_size in config.json). "
-            "Use 0 to 3.",
+            "--draft-tokens -1 is neither a whole number nor auto.",
+        ),
+        (
+            ["generate", "-p", "x", "--draft-tokens", "é"],
+            "--draft-tokens é is neither a whole number nor auto.",
+        ),
+        (
+            ["generate", "-p", "x", "--draft-tokens", "auto", "--confidence-threshold", "0.5"],
+            "--confidence-threshold and --draft-tokens auto contradict each other. Leave one out.",
+        ),
+        (
+            ["generate", "-p", "x", "--no-speculation", "--confidence-threshold", "0.5"],
+            "--confidence-threshold and plain decoding contradict each other. Leave one out.",
+        ),
+        (
+            ["generate", "-p", "x", "--n", "10001"],
+            "n is 10001; it must be a whole number from 1 to 10000.",
         ),
         (
             ["generate", "-p", "x", "--draft-tokens", "2", "--no-speculation"],
@@ -75,7 +89,10 @@ def test_usage(specdecode, arguments, message):
         ["generate", "-p", "x", "--max-tokens", "many"],
         ["generate", "-p", "x", "--temperature", "nan"],
         ["generate", "-p", "x", "--seed", "-1"],
-        ["generate", "-p", "x", "--draft-tokens", "é"],
+        ["generate", "-p", "x", "--top-k", "-1"],
+        ["generate", "-p", "x", "--top-p", "1.5"],
+        ["generate", "-p", "x", "--n", "0"],
+        ["generate", "-p", "x", "--confidence-threshold", "é"],
         ["generate", "--no-such-option"],
         ["generate", "--seed"],
         ["no-such-command"],

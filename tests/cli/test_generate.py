@@ -122,6 +122,8 @@ def test_json(specdecode, prompts):
     assert {k: v for k, v in first.items() if k not in timing} == {
         "prompt": "one",
         "origin": f"{prompts}:1",
+        "sample": 0,
+        "seed": 0,
         "text": script_from(4, 12),
         "tokens": [3 + b for b in (SCRIPT.encode() * 3)[4:16]],
         "finish_reason": "length",
@@ -182,7 +184,7 @@ def test_a_broken_request_in_json(specdecode, prompts):
     good, bad = json.loads(result.stdout)["results"]
     assert result.exit_code == 1
     assert "text" in good
-    assert bad.keys() == {"prompt", "origin", "error"}
+    assert bad.keys() == {"prompt", "origin", "sample", "seed", "error"}
 
 
 class Interrupts(ToyModel):

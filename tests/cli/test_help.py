@@ -19,7 +19,7 @@ OPTIONS = {
     "--devices", "--batch-size", "--json", "--quiet", "--debug", "--help",
     "--chat", "--system", "--thinking", "--effort", "--min-tokens", "--stop", "--stop-token-id", "--include-stop",
     "--ignore-eos", "--compare", "--trace-tokens", "--output", "--output-format", "--resume", "--as-completed",
-    "--show-config",
+    "--show-config", "--confidence-threshold", "--top-k", "--top-p", "--n",
 }  # fmt: skip
 
 
@@ -76,7 +76,8 @@ def test_the_options_of_generate(panels, monkeypatch):
     assert result.exit_code == 0
     named = re.findall(r"^[│ ]+(?:-\w, )?(--[a-z-]+)", result.stdout, flags=re.MULTILINE)
     assert set(named) == OPTIONS
-    assert "specdecode generate examples/prompts.txt" in result.stdout
+    for example in ("", " --draft-tokens auto", " --confidence-threshold 0.5"):
+        assert f"specdecode generate examples/prompts.txt{example}\n" in re.sub(r" +\n", "\n", result.stdout)
     for panel in ("Conversation", "Sampling", "Stopping", "Speculation", "Running", "Output"):
         assert (f"─ {panel} ─" in result.stdout) is panels
 

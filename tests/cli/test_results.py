@@ -166,6 +166,19 @@ def test_end_of_sequence_can_be_ignored(specdecode):
     assert (len(ignoring["tokens"]), ignoring["finish_reason"]) == (12, "length")
 
 
+def test_a_stop_before_min_tokens_is_a_token_like_any_other(specdecode):
+    from tests.cli.conftest import SCRIPT, Script
+
+    specdecode.script = Script(SCRIPT, stop_at=9)
+    [usual], [later] = (
+        json.loads(specdecode("generate", "-p", "one", "--max-tokens", "12", "--json", *more).stdout)["results"]
+        for more in (["--min-tokens", "5"], ["--min-tokens", "6"])
+    )
+    assert (len(usual["tokens"]), usual["finish_reason"]) == (6, "stop")
+    assert (len(later["tokens"]), later["finish_reason"]) == (12, "length")
+    assert (later["tokens"][:6], later["text"]) == (usual["tokens"], usual["text"] + script_from(10, 6))
+
+
 def test_progress_is_said_while_a_file_is_written(specdecode, prompts, out, monkeypatch):
     from specdecode.cli.output import Output
 

@@ -65,3 +65,16 @@ class DraftsFromTheFuture(Watched):
         if width < 1:
             return logits, result
         return np.roll(logits, -1, axis=1), result
+
+
+class LimitsFirstRowOnly(Watched):
+    """Draws from all tokens behind the first draft that is accepted, whatever top_k and top_p say."""
+
+    def changed(self, rows, logits, result):
+        free = [replace(row, top_k=0, top_p=1.0) for row in rows]
+        width, draft = logits.shape[1] - 1, result.next_draft_tokens.shape[1] > 0
+        unlimited = self.model.step(free, width=width, draft=draft)
+        behind = (result.num_accepted > 0) & (unlimited.num_accepted > 0)
+        accepted = np.where(behind, unlimited.num_accepted, result.num_accepted)
+        tokens = np.where(behind, unlimited.next_tokens, result.next_tokens)
+        return logits, replace(result, num_accepted=accepted, next_tokens=tokens)
