@@ -80,6 +80,8 @@ class Settings:
         if self.confidence_threshold is not None and (self.auto_width or self.draft_tokens == 0):
             other = "--draft-tokens auto" if self.auto_width else "plain decoding"
             raise UsageError(f"--confidence-threshold and {other} contradict each other. Leave one out.")
+        if self.confidence_threshold is not None and not 0 <= self.confidence_threshold <= 1:
+            raise UsageError(f"--confidence-threshold {self.confidence_threshold} is outside 0 to 1.")
         if self.compare and self.draft_tokens == 0:
             raise UsageError("--compare runs with and without speculation, so plain decoding alone contradicts it.")
         if self.compare and self.output is not None:

@@ -24,6 +24,8 @@ IN_CI = (
     "python tests/benchmarks/first.py",
     ".ci/run",
 )
+# These need a GPU; here their options are read.
+ON_A_GPU = ("python tests/benchmarks/released_layers.py", "python tests/kernels/run.py")
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -41,12 +43,28 @@ def slow(block: str) -> bool:
     return any(command in block for command in IN_CI)
 
 
-@pytest.mark.parametrize("block", [pytest.param(text, id=place) for place, text in blocks("sh") if not slow(text)])
+def on_a_gpu(block: str) -> list[str]:
+    return [line.partition("#")[0].strip() for line in block.splitlines() if line.startswith(ON_A_GPU)]
+
+
+HERE = [pytest.param(text, id=place) for place, text in blocks("sh") if not slow(text) and not on_a_gpu(text)]
+THERE = [pytest.param(line, id=f"{place} {line}") for place, text in blocks("sh") for line in on_a_gpu(text)]
+
+
+@pytest.mark.parametrize("block", HERE)
 def test_a_shown_command_runs(block):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script = ["bash", "-euo", "pipefail", "-c", block]
     result = subprocess.run(script, cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("command", THERE)
+def test_a_command_for_a_gpu_has_the_options_shown(command):
+    _, script, *words = command.split()
+    page = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for option in (word for word in words if word.startswith("--")):
+        assert re.search(rf"{option}\b", page), f"{script} has no option {option}"
 
 
 def test_slow_commands_are_run_by_ci():
