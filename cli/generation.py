@@ -141,7 +141,7 @@ class _Generation:
             return ConfidenceThreshold(self._settings.confidence_threshold)
         if self._settings.auto_width:
             costs = measure(self._model, max_batch=min(batch, len(self._jobs)))
-            return AutoWidth(costs=costs, block=self._model.block_size)
+            return None if costs is None else AutoWidth(costs=costs, block=self._model.block_size)
         return None
 
     @property

@@ -72,8 +72,11 @@ def _linear(points: dict[float, float], x: float) -> float:
     return max(y0 + (y1 - y0) * (x - x0) / (x1 - x0), min(points.values()) / 10)
 
 
-def measure(model: StepModel, *, max_batch: int, clock: Callable[[], float] = time.perf_counter) -> StepCosts:
-    """Time steps of one request and of `max_batch` on a model that runs nothing else; what its caches hold is lost."""
+def measure(model: StepModel, *, max_batch: int, clock: Callable[[], float] = time.perf_counter) -> StepCosts | None:
+    """Time steps of one request and of `max_batch` on a model that runs nothing else; what its caches hold is lost.
+
+    None where the caches have no room for a known token and a whole block: requests then end within a round or two.
+    """
     plain: dict[int, float] = {}
     points: dict[tuple[int, int], float] = {}
     for requests in sorted({1, max_batch}):
@@ -84,7 +87,7 @@ def measure(model: StepModel, *, max_batch: int, clock: Callable[[], float] = ti
         plain[requests] = _time(model, bench.rows(0), 0, False, clock)
         for width in range(model.block_size + 1):
             points[requests, width] = _time(model, bench.rows(width), width, True, clock)
-    return StepCosts(plain_points=plain, points=points)
+    return StepCosts(plain_points=plain, points=points) if points else None
 
 
 @dataclass(frozen=True, kw_only=True)

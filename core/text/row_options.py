@@ -124,6 +124,17 @@ IGNORED = frozenset(
 """What an API request may say without meaning anything here."""
 
 
+def _meant(key: str) -> str | None:
+    """The option that this key looks like, written as on a command line or in another language included."""
+    names = [*_KINDS, *_ALIASES, *_NEUTRAL]
+    if key in names:
+        return None
+    for name in names:
+        if name.replace("_", "") == key.replace("-", "").replace("_", "").lower():
+            return name
+    return next(iter(get_close_matches(key, names, n=1, cutoff=0.85)), None)
+
+
 def take_options(row: Mapping[str, object], *, closed: bool) -> tuple[dict[str, object], dict[str, object]]:
     """Options of a row and its other keys; a null is an option that is not set.
 
@@ -146,9 +157,9 @@ def take_options(row: Mapping[str, object], *, closed: bool) -> tuple[dict[str, 
         elif not (closed and key in IGNORED):
             rest[key] = value
     for key in rest:
-        close = get_close_matches(key, [*_KINDS, *_ALIASES, *_NEUTRAL], n=1, cutoff=0.85)
+        close = _meant(key)
         if closed or close:
-            raise RowError(f"{key} is no option" + (f"; did you mean {close[0]}?" if close else ""))
+            raise RowError(f"{key} is no option" + (f"; did you mean {close}?" if close else ""))
     return options, rest
 
 

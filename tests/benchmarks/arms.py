@@ -149,7 +149,9 @@ def compare(
     Raises:
         MismatchError: a token differs between the arms or between repeats.
     """
-    policy = AutoWidth(costs=measure(model, max_batch=batch), block=model.block_size)
+    costs = measure(model, max_batch=batch)
+    assert costs is not None  # the prompts alone are longer than a block
+    policy = AutoWidth(costs=costs, block=model.block_size)
     passes: dict[str, list[Pass]] = {arm: [] for arm in ARMS}
     turn = 0
     for _ in range(repeats):

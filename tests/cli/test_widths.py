@@ -67,6 +67,13 @@ def test_auto_measures_first_and_the_text_is_the_same(specdecode):
     assert re.search(r"^draft_tokens +auto +--draft-tokens$", shown, flags=re.MULTILINE)
 
 
+@pytest.mark.parametrize("length", ["1", "2", "3", "4", "8"])
+def test_auto_where_the_caches_are_too_small_to_measure(specdecode, length):
+    arguments = ["generate", "-p", "a", "--max-tokens", length]
+    auto = specdecode(*arguments, "--draft-tokens", "auto")
+    assert (auto.exit_code, auto.stdout) == (0, specdecode(*arguments, "--no-speculation").stdout)
+
+
 @pytest.mark.parametrize("policy", [["--draft-tokens", "auto"], ["--confidence-threshold", "0.4"]])
 def test_a_comparison_under_a_policy(specdecode, policy):
     specdecode.model_type = Doubtful

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -105,3 +106,17 @@ def test_every_exit_code_is_documented():
     text = (ROOT / "docs" / "generate.md").read_text(encoding="utf-8")
     table = text.partition("## Exit codes")[2].partition("## JSON")[0]
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)] == list(ExitCode)
+
+
+def test_the_table_of_the_h200_is_its_raw_figures():
+    run = json.loads((ROOT / "docs" / "benchmarks" / "released-h200.json").read_text())
+    rows = []
+    for case in run["cases"]:
+        for step, times in case["steps"].items():
+            ms, moved = times["median"], sum(case["traffic"][step].values())
+            share = moved / (ms / 1e3) / run["copy_bytes_per_second"]
+            host, kernels = case["wall"][step]["median"] - ms, case["launches"][step]
+            sizes = f"| {case['batch']} | {case['context'] // 1024}k | {step}"
+            rows.append(f"{sizes} | {ms:.2f} | {moved / 1e6:,.0f} | {100 * share:.0f} % | {host:.2f} | {kernels} |")
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \d+ \| \d+k \| .*$", text, flags=re.MULTILINE) == rows

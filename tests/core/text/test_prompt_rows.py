@@ -163,6 +163,8 @@ def test_text_that_only_looks_like_json(text):
         ),
         ({"messages": MESSAGES, "tool_choice": "required"}, "tool_choice 'required' is not supported; auto and none"),
         ({"prompt": "a", "max_token": 5}, "max_token is no option; did you mean max_tokens?"),
+        ({"prompt": "a", "top-k": 3}, "top-k is no option; did you mean top_k?"),
+        ({"prompt": "a", "topP": 0.3}, "topP is no option; did you mean top_p?"),
         ({"prompt": "a", "max_tokens": "5"}, "max_tokens is '5'; it must be a whole number."),
         ({"prompt": "a", "temperature": 10**400}, "temperature is 1000"),
         ({"prompt": "a", "max_tokens": True}, "max_tokens is True; it must be a whole number."),
