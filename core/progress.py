@@ -29,6 +29,19 @@ class Silent:
         """Drop it."""
 
 
+class Lines:
+    """Progress as plain lines on standard output, every ten seconds of a long step."""
+
+    def note(self, message: str) -> None:
+        """Print it."""
+        print(message, flush=True)
+
+    def tick(self, message: str, seconds: float) -> None:
+        """Print it with the time, at every tenth second."""
+        if int(seconds) % 10 == 0:
+            print(f"{message}: {seconds:.0f} s", flush=True)
+
+
 @contextmanager
 def ticking(progress: Progress, message: str, *, every: float = 1.0) -> Iterator[None]:
     """Tick from a thread while the body runs, because a compiler call does not come back in between."""

@@ -16,17 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-class Lines:
-    """Progress as plain lines."""
-
-    def note(self, message: str) -> None:
-        print(message, flush=True)
-
-    def tick(self, message: str, seconds: float) -> None:
-        if int(seconds) % 10 == 0:
-            print(f"{message}: {seconds:.0f} s", flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="demo, tests (default: both; with --gpu: demo)")
@@ -61,6 +50,7 @@ def build(name: str) -> None:
     from specdecode.core.kernels.settings import PageLayout
     from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
     from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph
+    from specdecode.core.progress import Lines
 
     content, folder = ingredients(name)
     config = DeepseekV41Config.from_json(content)
@@ -81,6 +71,7 @@ def build_for_gpu(architecture: str, names: list[str], folder: Path) -> int:
     from specdecode.core.kernels.settings import PageLayout
     from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
     from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph
+    from specdecode.core.progress import Lines
 
     try:
         place = absent_gpu(architecture)

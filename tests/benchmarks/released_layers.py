@@ -23,6 +23,7 @@ from specdecode.core.engine.device import absent_gpu, open_place
 from specdecode.core.errors import SpecdecodeError
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph
+from specdecode.core.progress import Lines
 from tests.benchmarks.released.bench import Bench, Case, store
 from tests.benchmarks.released.clocks import copy_bandwidth
 from tests.benchmarks.released.config import layer_names, layers_config
@@ -30,17 +31,6 @@ from tests.benchmarks.spread import machine
 
 BATCHES, CONTEXTS = (1, 8, 32), (1 << 10, 1 << 14, 1 << 17)
 TINY_BATCHES, TINY_CONTEXTS = (1, 3), (32, 96)
-
-
-class Lines:
-    """Progress as plain lines."""
-
-    def note(self, message: str) -> None:
-        print(message, flush=True)
-
-    def tick(self, message: str, seconds: float) -> None:
-        if int(seconds) % 10 == 0:
-            print(f"{message}: {seconds:.0f} s", flush=True)
 
 
 def main() -> int:
