@@ -90,7 +90,7 @@ class _Generation:
                 self._output.note(line)
         self._work.tokenizer.token_bytes(0)  # its table of bytes is made now and not while tokens are timed
         plain = plain_pass(self._jobs, self._engine) if self._settings.compare else None
-        speculative = Pass(self._jobs, self._engine(), self)
+        speculative = Pass(self._jobs, self._engine(self._widths()), self)
         start = time.perf_counter()
         if plain is None or not plain[0].interrupted:
             speculative.run()
@@ -132,15 +132,15 @@ class _Generation:
         self._output.error(f"error: {self._jobs[number].name}: {outcome.error}")
         self._texts.drop(number)
 
-    def _engine(self) -> Engine:
+    def _engine(self, widths: WidthPolicy | None = None) -> Engine:
         batch = self._settings.batch_size
-        return Engine(self._model, max_batch=batch, tokenizer=self._work.tokenizer, widths=self._widths(batch))
+        return Engine(self._model, max_batch=batch, tokenizer=self._work.tokenizer, widths=widths)
 
-    def _widths(self, batch: int) -> WidthPolicy | None:
+    def _widths(self) -> WidthPolicy | None:
         if self._settings.confidence_threshold is not None:
             return ConfidenceThreshold(self._settings.confidence_threshold)
         if self._settings.auto_width:
-            costs = measure(self._model, max_batch=min(batch, len(self._jobs)))
+            costs = measure(self._model, max_batch=min(self._settings.batch_size, len(self._jobs)))
             return None if costs is None else AutoWidth(costs=costs, block=self._model.block_size)
         return None
 
