@@ -51,7 +51,7 @@ class Plan:
     trace: bool
 
 
-FULL = Plan(requests=8, new_tokens=64, repeats=5, step_repeats=5, step_calls=8, trace=True)
+FULL = Plan(requests=8, new_tokens=128, repeats=5, step_repeats=5, step_calls=8, trace=True)
 QUICK = Plan(requests=8, new_tokens=32, repeats=2, step_repeats=2, step_calls=3, trace=False)
 
 
@@ -70,7 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer prompts and repeats, no tracing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save everything that was measured")
-    parser.add_argument("--new-tokens", type=int, metavar="N", help="tokens per request (64, with --quick 32)")
+    parser.add_argument("--new-tokens", type=int, metavar="N", help="tokens per request (128, with --quick 32)")
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
     if options.new_tokens is not None:

@@ -3,7 +3,7 @@
 from std.math import ceildiv
 from kernels.common import F32P, Rows, Scratch
 from kernels.linear import linear, row_bytes
-from kernels.quant import BF16, E2M1, E4M3, split_even_odd
+from kernels.quant import BF16, E2M1, E4M3, evens_first
 from room import Codes, Room, word
 
 
@@ -64,7 +64,7 @@ def times[fmt: Int](y: F32P, ldy: Int, x: F32P, ldx: Int, t: Int, w: Stored, n0:
     comptime if fmt == E2M1:
         var split = Scratch(t * w.k)
         for r in range(t):
-            split_even_odd(split.ptr().unsafe_offset(r * w.k), x.unsafe_offset(r * ldx), w.k)
+            evens_first(split.ptr().unsafe_offset(r * w.k), x.unsafe_offset(r * ldx), w.k)
         linear[fmt](y, ldy, split.ptr(), w.k, rows.ptr(), t, w.codes.h(), w.scales.h(), n0, n1, w.k)
         _ = split^
     else:

@@ -14,7 +14,7 @@ from .common import sum_squares
 from .gpu.engram import engram_gpu, engram_rows_gpu
 from .layout import EXACT, THREADS, RMS_EPS
 from .linear import linear
-from .quant import E4M3, decode32, qdq_fp8
+from .quant import E4M3, block_scale, decode32, qdq_fp8
 
 
 def token_before(
@@ -174,9 +174,10 @@ struct Engram:
                 var row = Int(pr[unsafe_offset=(r * layers + layer) * g + i])
                 var dst = embedded.unsafe_offset(r * e + i * width)
                 for block in range(width // 32):
-                    var v = decode32[E4M3](pt.unsafe_offset(row * width), block, ps, row * (width // 32) + block)
+                    var v = decode32[E4M3](pt.unsafe_offset(row * width), block)
+                    var factor = block_scale[E4M3](ps[unsafe_offset=row * (width // 32) + block])
                     comptime for q in range(4):
-                        st(dst, block * 32 + q * W, v[q])
+                        st(dst, block * 32 + q * W, v[q] * factor)
             qdq_fp8(embedded.unsafe_offset(r * e), embedded.unsafe_offset(r * e), e, exact)
 
         def project(item: Int) {imm}:

@@ -15,7 +15,7 @@ from .gpu.moe import moe
 from .hyper import expand
 from .layout import EXACT, THREADS, EXPERTS_PER_TOKEN, ROUTED_SCALING, SWIGLU_LIMIT
 from .linear import linear
-from .quant import BF16, E2M1, E4M3, bounded, qdq_fp8, split_even_odd
+from .quant import BF16, E2M1, E4M3, bounded, evens_first, qdq_fp8
 
 
 def softplus(x: Float32) -> Float32:
@@ -140,14 +140,13 @@ struct Moe:
         # Slots: one per (row, chosen expert), grouped by expert; then T slots of the shared expert.
         var slots = t * k
         var all_slots = slots + t
-        var memory = Scratch(t * experts + 2 * t * d + 2 * all_slots * inner + all_slots * d + inner)
+        var memory = Scratch(t * experts + 2 * t * d + 2 * all_slots * inner + all_slots * d)
         var scores = memory.ptr()
         var xq = scores.unsafe_offset(t * experts)  # natural order, for FP8
         var xs = xq.unsafe_offset(t * d)  # even columns first, for FP4
         var hidden = xs.unsafe_offset(t * d)
         var up = hidden.unsafe_offset(all_slots * inner)
         var out = up.unsafe_offset(all_slots * inner)
-        var spare = out.unsafe_offset(all_slots * d)
         var identity_ = Rows(all_slots)
         var identity = identity_.ptr()
         var slot_rows_ = Rows(slots)
@@ -163,7 +162,7 @@ struct Moe:
                 row[unsafe_offset=e] = sqrt(softplus(at(row, e)))
             route(pids.unsafe_offset(r * k), pweights.unsafe_offset(r * k), row, pbias, experts, k, scaling)
             qdq_fp8(xq.unsafe_offset(r * d), px.unsafe_offset(r * d), d, exact)
-            split_even_odd(xs.unsafe_offset(r * d), xq.unsafe_offset(r * d), d)
+            evens_first(xs.unsafe_offset(r * d), xq.unsafe_offset(r * d), d)
         var active = List[Int](capacity=min(experts, slots) + 1)
         var filled = 0
         for e in range(experts):
@@ -206,9 +205,7 @@ struct Moe:
             var slot = Int(slot_of[unsafe_offset=i])
             var row = hidden.unsafe_offset(slot * inner)
             activate(row, up.unsafe_offset(slot * inner), inner, at(pweights, i), limit, exact)
-            split_even_odd(spare, row, inner)
-            for j in range(inner):
-                row[unsafe_offset=j] = at(spare, j)
+            evens_first(row, row, inner)
         for r in range(t):
             activate(
                 hidden.unsafe_offset((slots + r) * inner), up.unsafe_offset((slots + r) * inner), inner, 1, limit, exact

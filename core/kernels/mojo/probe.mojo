@@ -10,7 +10,7 @@ from .gpu.probe import gates_gpu, inject_gpu, project_gpu, qdq_gpu
 from .hyper import gates
 from .layout import HC_EPS
 from .linear import linear
-from .quant import E2M1, E4M3, qdq_fp8, qdq_mxfp4, qdq_nvfp4, split_even_odd
+from .quant import E2M1, E4M3, evens_first, qdq_fp8, qdq_mxfp4, qdq_nvfp4
 
 
 @compiler.register("sd_inject")
@@ -104,7 +104,7 @@ struct Project:
         var identity = Rows(t)
         var memory = Scratch(t * k)
         for r in range(t):
-            split_even_odd(memory.ptr().unsafe_offset(r * k), x.unsafe_ptr().unsafe_offset(r * k), k)
+            evens_first(memory.ptr().unsafe_offset(r * k), x.unsafe_ptr().unsafe_offset(r * k), k)
         if w.dim_size(1) == k:
             linear[E4M3](y.unsafe_ptr(), n, x.unsafe_ptr(), k, identity.ptr(), t, w.unsafe_ptr(), scale.unsafe_ptr(), 0, n, k)
         else:

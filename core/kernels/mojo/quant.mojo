@@ -38,34 +38,61 @@ def e4m3_half_bits(codes: SIMD[DType.uint8, 16]) -> SIMD[DType.uint16, 16]:
 
 
 @always_inline
-def e2m1_half_bits(nibbles: SIMD[DType.uint8, 16]) -> SIMD[DType.uint16, 16]:
-    """Gives e2m1 codes 0 … 15 as float16 patterns, whose lower byte is zero for all of them."""
+def e2m1_block(packed: SIMD[DType.uint8, 16]) -> Block:
+    """Gives 32 e2m1 codes as float32; in each vector the even columns come before the odd ones.
+
+    A value's bfloat16 pattern is looked up byte by byte; interleaving the bytes, then with zeros, gives float32. Every
+    shuffle stays within 16 bytes, which is why the columns come out in that order.
+    """
     comptime upper = SIMD[DType.uint8, 16](
-        0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46, 0x80, 0xB8, 0xBC, 0xBE, 0xC0, 0xC2, 0xC4, 0xC6
+        0x00, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, 0x80, 0xBF, 0xBF, 0xBF, 0xC0, 0xC0, 0xC0, 0xC0
     )
-    return upper._dynamic_shuffle(nibbles).cast[DType.uint16]() << 8
+    comptime lower = SIMD[DType.uint8, 16](
+        0x00, 0x00, 0x80, 0xC0, 0x00, 0x40, 0x80, 0xC0, 0x00, 0x00, 0x80, 0xC0, 0x00, 0x40, 0x80, 0xC0
+    )
+    var even = packed & 15
+    var odd = packed >> 4
+    var high = upper._dynamic_shuffle(even).join(upper._dynamic_shuffle(odd))
+    var low = lower._dynamic_shuffle(even).join(lower._dynamic_shuffle(odd))
+    var a = low.shuffle[
+        0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
+        16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+    ](high)
+    var b = low.shuffle[
+        8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47,
+        24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63,
+    ](high)
+    var out = Block()
+    comptime for half in range(2):
+        var bits = bitcast[DType.uint16, 16](a if half == 0 else b)
+        var zero = SIMD[DType.uint16, 16](0)
+        out[2 * half] = bitcast[DType.float32, W](
+            zero.shuffle[0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10, 26, 11, 27](bits)
+        )
+        out[2 * half + 1] = bitcast[DType.float32, W](
+            zero.shuffle[4, 20, 5, 21, 6, 22, 7, 23, 12, 28, 13, 29, 14, 30, 15, 31](bits)
+        )
+    return out
 
 
 @always_inline
-def decode32[fmt: Int](w: U8P, block: Int, scale: U8P, scale_index: Int) -> Block:
-    """32 weights of one row. E2M1 gives the 16 even columns first, then the 16 odd ones."""
+def block_scale[fmt: Int](scale: UInt8) -> Float32:
+    """What `decode32`'s values have to be multiplied by."""
+    return ue8m0(scale, UInt32(8 if fmt == E4M3 else 0))
+
+
+@always_inline
+def decode32[fmt: Int](w: U8P, block: Int) -> Block:
+    """32 weights of one row, not yet scaled; E2M1 in the column order of `e2m1_block`."""
     var out = Block()
     comptime if fmt == E4M3:
-        var s = ue8m0(scale[unsafe_offset=scale_index], 8)
         comptime for half in range(2):
             var codes = w.unsafe_offset(block * 32 + half * 16).unsafe_load[width=16]()
             var v = halves(e4m3_half_bits(codes))
-            out[half * 2] = v[0] * s
-            out[half * 2 + 1] = v[1] * s
+            out[half * 2] = v[0]
+            out[half * 2 + 1] = v[1]
     elif fmt == E2M1:
-        var s = ue8m0(scale[unsafe_offset=scale_index], 0)
-        var packed = w.unsafe_offset(block * 16).unsafe_load[width=16]()
-        var even = halves(e2m1_half_bits(packed & 15))
-        var odd = halves(e2m1_half_bits(packed >> 4))
-        out[0] = even[0] * s
-        out[1] = even[1] * s
-        out[2] = odd[0] * s
-        out[3] = odd[1] * s
+        return e2m1_block(w.unsafe_offset(block * 16).unsafe_load[width=16]())
     elif fmt == BF16:
         comptime for quarter in range(4):
             var p = w.unsafe_offset(block * 64 + quarter * 16).unsafe_bitcast[UInt16]()
@@ -156,9 +183,10 @@ def qdq_nvfp4(p: F32P, n: Int, exact: Bool):
             st(q, i * W, round_e2m1(ld(q, i * W) / s) * s)
 
 
-def split_even_odd(dst: F32P, src: F32P, n: Int):
-    """Puts the even columns of each 32 before the odd ones, the order in which E2M1 weights are decoded."""
-    for g in range(0, n, 32):
-        for i in range(16):
-            dst[unsafe_offset=g + i] = at(src, g + 2 * i)
-            dst[unsafe_offset=g + 16 + i] = at(src, g + 2 * i + 1)
+def evens_first(dst: F32P, src: F32P, n: Int):
+    """Puts the even columns of each eight before the odd ones, the order in which E2M1 weights are decoded.
+
+    `dst` may be `src`.
+    """
+    for i in range(0, n, W):
+        st(dst, i, ld(src, i).shuffle[0, 2, 4, 6, 1, 3, 5, 7]())
