@@ -21,6 +21,7 @@ def of_run(settings: Settings, work: Work) -> dict[str, Value]:
         "batch_size": Value(value=settings.batch_size, source=flag("batch_size")),
         "prompts": Value(value=len(work.prompts), source=settings.source or "-p"),
         "confidence_threshold": Value(value=settings.confidence_threshold, source=flag("confidence_threshold")),
+        "acceptance": Value(value=settings.acceptance, source=flag("acceptance")),
         "context": Value(value=text.max_position_embeddings, source="checkpoint (max_position_embeddings)"),
         "eos_token": Value(value=work.config.eos_token_id, source="checkpoint (eos_token_id)"),
     }
@@ -52,6 +53,8 @@ def document(run: dict[str, Value], jobs: Sequence[Job]) -> dict[str, object]:
 def _shown(value: object) -> str:
     if value is None:
         return "none"
+    if isinstance(value, dict):
+        return " ".join(f"{token}={bias:g}" for token, bias in value.items()) or "none"
     if isinstance(value, tuple):
         return " ".join(map(repr, value)) or "none"
     return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

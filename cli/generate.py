@@ -59,10 +59,17 @@ def generate(
     temperature: sampling_options.TemperatureOption = 0.7,
     top_k: sampling_options.TopKOption = 0,
     top_p: sampling_options.TopPOption = 1.0,
+    min_p: sampling_options.MinPOption = 0.0,
+    repetition_penalty: sampling_options.RepetitionPenaltyOption = 1.0,
+    frequency_penalty: sampling_options.FrequencyPenaltyOption = 0.0,
+    presence_penalty: sampling_options.PresencePenaltyOption = 0.0,
+    logit_bias: sampling_options.LogitBiasOption = None,
+    logprobs: sampling_options.LogprobsOption = None,
     seed: sampling_options.SeedOption = 0,
     n: sampling_options.SamplesOption = 1,
     draft_tokens: options.DraftTokensOption = None,
     confidence_threshold: options.ConfidenceThresholdOption = None,
+    acceptance: options.AcceptanceOption = "match",
     no_speculation: options.NoSpeculationOption = False,
     compare: options.CompareOption = False,
     trace_tokens: options.TraceTokensOption = False,
@@ -106,6 +113,7 @@ def generate(
             draft_tokens=_width(draft_tokens, no_speculation),
             auto_width=draft_tokens == "auto",
             confidence_threshold=confidence_threshold,
+            acceptance=acceptance,
             as_json=as_json,
             quiet=quiet,
         )
@@ -123,7 +131,24 @@ def _given(context: typer.Context) -> Mapping[str, object]:
     from specdecode.cli.settings import FALLBACKS
 
     values = {name: context.params[name] for name in FALLBACKS if name in _named(context)}
+    if "logit_bias" in values:
+        values["logit_bias"] = _biases(values["logit_bias"])
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _biases(texts: list[str]) -> Mapping[int, float]:
+    from specdecode.core.errors import UsageError
+
+    biases: dict[int, float] = {}
+    for text in texts:
+        token, _, value = text.partition("=")
+        try:
+            biases[int(token)] = float(value)
+        except ValueError:
+            raise UsageError(
+                f"--logit-bias {text} is not possible. Write a token id and a number, as 17=-2.5."
+            ) from None
+    return biases
 
 
 def _width(draft_tokens: str | None, no_speculation: bool) -> int | None:

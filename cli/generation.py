@@ -17,7 +17,7 @@ from specdecode.cli.writer import Writer
 from specdecode.core.engine.costs import measure
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import TokensEvent
-from specdecode.core.engine.step import StepModel
+from specdecode.core.engine.step import Acceptance, StepModel
 from specdecode.core.engine.widths import AutoWidth, ConfidenceThreshold, WidthPolicy
 from specdecode.core.errors import ExitCode
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
@@ -54,7 +54,7 @@ def _run(settings: Settings, work: Work, jobs: Sequence[Job], output: Output, wr
         max_batch=min(settings.batch_size, len(jobs)),
         progress=output,
     )
-    output.note(_method(work.width, work.config))
+    output.note(_method(work.width, work.config, settings.acceptance))
     return _Generation(settings, work, jobs, output, writer, model).run()
 
 
@@ -134,7 +134,9 @@ class _Generation:
 
     def _engine(self, widths: WidthPolicy | None = None) -> Engine:
         batch = self._settings.batch_size
-        return Engine(self._model, max_batch=batch, tokenizer=self._work.tokenizer, widths=widths)
+        rule = Acceptance[self._settings.acceptance.upper()]
+        tokenizer = self._work.tokenizer
+        return Engine(self._model, max_batch=batch, tokenizer=tokenizer, widths=widths, acceptance=rule)
 
     def _widths(self) -> WidthPolicy | None:
         if self._settings.confidence_threshold is not None:
@@ -197,12 +199,13 @@ def _one_line(prompt: str) -> str:
     return line if len(line) <= _PROMPT_WIDTH else f"{line[: _PROMPT_WIDTH - 1]}…"
 
 
-def _method(width: int, config: DeepseekV41Config) -> str:
+def _method(width: int, config: DeepseekV41Config, acceptance: str) -> str:
     if width == 0:
         return "plain decoding, one token per step; draws are keyed by seed and position"
     block = config.text_config.dspark_block_size
-    return (
-        f"DSpark speculation, up to {width} drafts per round (dspark_block_size {block}); a draft is "
-        "accepted if it "
-        "is the token that the target draws itself, keyed by seed and position"
-    )
+    rule = {
+        "match": "a draft is accepted if it is the token that the target draws itself, keyed by seed and position",
+        "rejection": "a draft is accepted with probability min(1, p/q), else redrawn from the residual",
+        "block": "drafts are accepted by block verification against the drafter's probabilities",
+    }[acceptance]
+    return f"DSpark speculation, up to {width} drafts per round (dspark_block_size {block}); {rule}"

@@ -114,7 +114,8 @@ def _jobs(
     first = request(prompt, ids, values, config)
     asked = {f.name: getattr(first, f.name) for f in fields(Request) if f.name != "draft_tokens"}
     chat = [values[name].value for name in ("chat", "thinking", "effort")] if prompt.later else []
-    whole = [model, {**asked, "stop_ids": sorted(first.stop_ids)}, prompt.later, chat]
+    rule: list[object] = [] if settings.acceptance == "match" else [settings.acceptance]
+    whole: list[object] = [model, {**asked, "stop_ids": sorted(first.stop_ids)}, prompt.later, chat, *rule]
     digest = hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode())
     job = Job(
         prompt=prompt,

@@ -195,6 +195,16 @@ ConfidenceThresholdOption = Annotated[
         rich_help_panel=_SPECULATION,
     ),
 ]
+AcceptanceOption = Annotated[
+    str,
+    typer.Option(
+        "--acceptance",
+        metavar="match|rejection|block",
+        help="How drafts are accepted: while they equal the target's own draws, or by the textbook's ratio test or "
+        "block verification. All follow the target's law; only match gives the very tokens of plain decoding.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
 NoSpeculationOption = Annotated[
     bool,
     typer.Option("--no-speculation", help="Plain decoding, like --draft-tokens 0.", rich_help_panel=_SPECULATION),

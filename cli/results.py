@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from specdecode.cli import logprobs
 from specdecode.cli.jobs import Job
 from specdecode.cli.passes import Outcome, Turn
 from specdecode.core.engine.request import FinishReason
 from specdecode.core.errors import UsageError
 from specdecode.core.text.markers import THINK_END
+from specdecode.core.text.tokenizer import TextTokenizer
 
 FORMATS = ("auto", "results", "openai-batch")
 
@@ -42,7 +44,7 @@ def result(job: Job, outcome: Outcome) -> dict[str, object]:
         content["metadata"] = dict(job.prompt.metadata)
     if not outcome.done:
         return {**content, "error": outcome.error}
-    turns = [_turn(turn) for turn in outcome.turns]
+    turns = [_turn(turn, job.tokenizer) for turn in outcome.turns]
     if len(turns) == 1:
         return {**content, **turns[0]}
     return {**content, "turns": [{"prompt": t.said, **made} for t, made in zip(outcome.turns, turns, strict=True)]}
@@ -61,7 +63,7 @@ def line(jobs: Sequence[Job], outcomes: Sequence[Outcome], *, key: str, form: st
     return {**head, "response": response, "error": None}
 
 
-def _turn(turn: Turn) -> dict[str, object]:
+def _turn(turn: Turn, tokenizer: TextTokenizer) -> dict[str, object]:
     completion = turn.completion
     content: dict[str, object] = {
         "text": completion.text,
@@ -74,6 +76,8 @@ def _turn(turn: Turn) -> dict[str, object]:
     }
     if turn.answer is not None:
         content["message"] = turn.answer.message().as_json()
+    if completion.logprobs is not None:
+        content["logprobs"] = logprobs.listed(completion.logprobs, tokenizer)
     return content
 
 
@@ -97,7 +101,11 @@ def _body(jobs: Sequence[Job], turns: Sequence[Turn], model: str) -> dict[str, o
 def _choice(job: Job, turn: Turn) -> dict[str, object]:
     completion, answer = turn.completion, turn.answer
     reason = "stop" if completion.reason is FinishReason.STOP else "length"
-    choice: dict[str, object] = {"index": job.sample, "logprobs": None}
+    made = None
+    if completion.logprobs is not None:
+        shape = logprobs.of_chat if job.prompt.messages else logprobs.of_completion
+        made = shape(completion.logprobs, job.tokenizer)
+    choice: dict[str, object] = {"index": job.sample, "logprobs": made}
     if not job.prompt.messages:
         return {**choice, "text": completion.text, "finish_reason": reason}
     if answer is None:

@@ -39,6 +39,64 @@ TopPOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+MinPOption = Annotated[
+    float,
+    typer.Option(
+        "--min-p",
+        metavar="P",
+        min=0.0,
+        max=1.0,
+        help="Draw from tokens that have this share of the likeliest one's probability at least; 0 = from all.",
+        rich_help_panel=_PANEL,
+    ),
+]
+RepetitionPenaltyOption = Annotated[
+    float,
+    typer.Option(
+        "--repetition-penalty",
+        metavar="X",
+        help="Divide positive logits of tokens in the prompt or the answer by X, multiply others; 1 = off.",
+        rich_help_panel=_PANEL,
+    ),
+]
+FrequencyPenaltyOption = Annotated[
+    float,
+    typer.Option(
+        "--frequency-penalty",
+        metavar="X",
+        help="Subtract X from a token's logit for each time that it is in the answer; 0 = off.",
+        rich_help_panel=_PANEL,
+    ),
+]
+PresencePenaltyOption = Annotated[
+    float,
+    typer.Option(
+        "--presence-penalty",
+        metavar="X",
+        help="Subtract X from a token's logit if it is in the answer; 0 = off.",
+        rich_help_panel=_PANEL,
+    ),
+]
+LogitBiasOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--logit-bias",
+        metavar="ID=X",
+        help="Add X to the logit of a token; may be repeated.",
+        rich_help_panel=_PANEL,
+    ),
+]
+LogprobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--logprobs",
+        metavar="N",
+        min=0,
+        help="Put the log-probability of each token, and of the N likeliest, into JSON results.",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
 SeedOption = Annotated[
     int,
     typer.Option(

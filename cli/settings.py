@@ -17,6 +17,12 @@ FALLBACKS: dict[str, object] = {
     "temperature": 0.7,
     "top_k": 0,
     "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "logit_bias": {},
+    "logprobs": None,
     "seed": 0,
     "n": 1,
     "stop": (),
@@ -28,6 +34,7 @@ FALLBACKS: dict[str, object] = {
 }
 """Options of a prompt and what they are where nobody sets them; a row may set each of them for itself."""
 MOST_SAMPLES = 10_000
+RULES = ("match", "rejection", "block")
 CHAT_OPTIONS = ("system", "thinking", "effort")
 
 
@@ -42,6 +49,7 @@ class Settings:
         draft_tokens: None = what the checkpoint says, 0 = plain decoding.
         auto_width: as many drafts as pay.
         confidence_threshold: drafts from the first one below it on are not verified.
+        acceptance: the rule that drafts are accepted by: match, rejection or block.
         chat: encode every prompt as a conversation, or none; None = those that are written as one.
         system: the system message of conversations that have none.
         output, output_format, resume, as_completed: where results go beside the text; see `results_file.py`.
@@ -57,6 +65,7 @@ class Settings:
     draft_tokens: int | None = None
     auto_width: bool = False
     confidence_threshold: float | None = None
+    acceptance: str = "match"
     chat: bool | None = None
     system: str | None = None
     output: str | None = None
@@ -82,6 +91,13 @@ class Settings:
             raise UsageError(f"--confidence-threshold and {other} contradict each other. Leave one out.")
         if self.confidence_threshold is not None and not 0 <= self.confidence_threshold <= 1:
             raise UsageError(f"--confidence-threshold {self.confidence_threshold} is outside 0 to 1.")
+        if self.acceptance not in RULES:
+            raise UsageError(f"--acceptance {self.acceptance} is not possible. Use {', '.join(RULES)}.")
+        if self.compare and self.acceptance != "match":
+            raise UsageError(
+                f"--compare and --acceptance {self.acceptance} contradict each other: a ratio test gives the target's "
+                "law, not the tokens of plain decoding."
+            )
         if self.compare and self.draft_tokens == 0:
             raise UsageError("--compare runs with and without speculation, so plain decoding alone contradicts it.")
         if self.compare and self.output is not None:

@@ -45,10 +45,17 @@ class BlockCaches:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Per-request sampling inputs: seed uint64, temperature float32, top_k int64 (<= 0: all), top_p float32; [B].
+    """Per-request sampling inputs.
 
-    max_k int64 [] and min_top_p float32 [] are host-side extremes of the batch, kept for kernels that size themselves
-    by them.
+    Attributes:
+        seed, temperature, top_k, top_p, min_p: uint64, float32, int64 (<= 0: all), float32, float32 (0: all); [B].
+        max_k, min_top_p: int64 [] and float32 [] on the CPU, extremes of the batch for kernels that size themselves
+            by them.
+        acceptance: int32 [B], 0 sample-and-match, 1 rejection, 2 block verification.
+        penalties: float32 [B, 3]: repetition, frequency, presence.
+        free_from: uint32 [B], the position from which banned tokens are allowed.
+        edit_offsets: uint32 [B + 1] into edit_tokens, edit_marks int32 and edit_bias float32 [E]; a request that
+            penalises has at least one edit, its prompt's tokens being seen.
     """
 
     seed: TensorValue
@@ -57,11 +64,36 @@ class Sampling:
     max_k: TensorValue
     top_p: TensorValue
     min_top_p: TensorValue
+    min_p: TensorValue
+    acceptance: TensorValue
+    penalties: TensorValue
+    free_from: TensorValue
+    edit_offsets: TensorValue
+    edit_tokens: TensorValue
+    edit_marks: TensorValue
+    edit_bias: TensorValue
+
+    def law(self) -> list[TensorValue]:
+        """What verification takes behind the drafters' probabilities, in its order."""
+        return [
+            self.seed,
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.acceptance,
+            self.penalties,
+            self.free_from,
+            self.edit_offsets,
+            self.edit_tokens,
+            self.edit_marks,
+            self.edit_bias,
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredOutput:
-    """Grammar masks: pinned_bitmask int32 [B, P, V/32] (row i: after i drafts), and its synchronisation buffers."""
+    """Grammar masks: pinned_bitmask int32 [B, P, V/32] (row i: after i drafts; P = 0: none), and its buffers."""
 
     pinned_bitmask: TensorValue
     wait_payload: BufferValue
@@ -75,6 +107,7 @@ class BlockBatch:
     Attributes:
         tokens: int64 [S] each request's new tokens, ragged by input_row_offsets uint32 [B + 1].
         draft_tokens: int64 [B, K] the previous step's proposals; -1 where there is none, and after it.
+        draft_probs_full: float32 [B, K or 0, V], what they were drawn from, for ratio tests.
         return_n_logits: int64 [1] on the CPU.
         kv_collections: the caches, one entry per device.
         sampling: per-request sampling inputs.
@@ -90,6 +123,7 @@ class BlockBatch:
     tokens: TensorValue
     input_row_offsets: TensorValue
     draft_tokens: TensorValue
+    draft_probs_full: TensorValue
     return_n_logits: TensorValue
     kv_collections: list[BlockCaches]
     sampling: Sampling
@@ -176,6 +210,7 @@ class StepOutputs:
     confidence: TensorValue
     finite: TensorValue
     logits: TensorValue
+    draft_logits: TensorValue
     extra: Sequence[TensorValue] = ()
 
     def values(self) -> tuple[TensorValue, ...]:
@@ -187,5 +222,6 @@ class StepOutputs:
             self.confidence,
             self.finite,
             self.logits,
+            self.draft_logits,
             *self.extra,
         )

@@ -62,23 +62,26 @@ class BlockDriver(Generic[HiddenT]):
             confidence=proposal.confidence,
             finite=accepted.finite,
             logits=verified.logits,
+            draft_logits=proposal.logits,
             extra=extra,
         )
 
     def accept(self, batch: BlockBatch, logits: TensorValue) -> Accepted:
-        """Sample and match: draw the target's token at every verified row, accept drafts while they equal it.
+        """Verify the drafts under the target's law, which edits, grammar and limits belong to.
 
-        Exact for any drafter, because the mismatching draw itself is committed. The draws are keyed by
-        (seed, position), so the committed tokens are those of plain decoding.
+        Sample and match draws the target's token at every verified row and accepts drafts while they equal it. It is
+        exact for any drafter, because the mismatching draw itself is committed; the draws are keyed by
+        (seed, position), so the committed tokens are those of plain decoding. Requests may ask for a ratio test
+        against the drafter's probabilities instead.
         """
-        if batch.structured_output is not None:
-            logits = step_ops.mask(logits, batch.structured_output.pinned_bitmask, batch.draft_tokens)
-        sampling = batch.sampling
+        masks = batch.structured_output
         accepted, tokens, finite = step_ops.verify(
             logits,
             batch.draft_tokens,
             batch.input_row_offsets,
             batch.kv_collections[0].cache_lengths,
-            [sampling.seed, sampling.temperature, sampling.top_k, sampling.top_p],
+            batch.draft_probs_full,
+            batch.sampling.law(),
+            bitmask=None if masks is None else masks.pinned_bitmask,
         )
         return Accepted(num_accepted=accepted, next_tokens=tokens, finite=finite)

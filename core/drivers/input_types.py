@@ -124,12 +124,26 @@ class SpecDecodeInputTypeSpec:
                 TensorType(DType.int64, ["batch", "num_draft_tokens"], d),
                 "proposals to verify; -1: none here and after",
             ),
+            _in(
+                "draft_probs_full",
+                TensorType(DType.float32, ["batch", "draft_probs_rows", self.vocab_size], d),
+                "the drafter's probabilities, for ratio tests; no rows: none",
+            ),
             row("seed", DType.uint64, "key of the request's draws"),
             row("temperature", DType.float32, "below 1e-5: argmax"),
             row("top_k", DType.int64, "0 or less: all"),
             _in("max_k", TensorType(DType.int64, [], CPU), "largest top_k, -1 if any is unlimited"),
             row("top_p", DType.float32, "1: all"),
             _in("min_top_p", TensorType(DType.float32, [], CPU), "smallest top_p"),
+            row("min_p", DType.float32, "share of the best token's probability; 0: all"),
+            row("acceptance", DType.int32, "0 sample-and-match, 1 rejection, 2 block verification"),
+            _in(
+                "penalties",
+                TensorType(DType.float32, ["batch", 3], d),
+                "repetition (1: none), frequency, presence (0: none)",
+            ),
+            row("free_from", DType.uint32, "position from which banned tokens are allowed"),
+            *self._edits(),
             _in(
                 "draft_slot_ids",
                 TensorType(DType.int32, ["draft_rows"], d),
@@ -142,6 +156,19 @@ class SpecDecodeInputTypeSpec:
             ),
         ]
 
+    def _edits(self) -> list[NamedInput]:
+        d = self.device
+        entries = (
+            ("edit_tokens", DType.int32, "tokens whose logits are edited, each once a request"),
+            ("edit_marks", DType.int32, "1 banned, 2 seen, 4 each time in the output"),
+            ("edit_bias", DType.float32, "added to the logit"),
+        )
+        ends = TensorType(DType.uint32, ["edit_offsets_len"], d)
+        return [
+            _in("edit_offsets", ends, "where each request's edits begin, and the end"),
+            *(_in(name, TensorType(dtype, ["edits"], d), meaning) for name, dtype, meaning in entries),
+        ]
+
     def _masks(self, structured_output: bool) -> list[NamedInput]:
         if not structured_output:
             return []
@@ -152,7 +179,7 @@ class SpecDecodeInputTypeSpec:
             _in(
                 "device_bitmask_scratch",
                 BufferType(DType.int32, shape, self.device),
-                "device copy of the mask",
+                "room for a device's copy of the mask",
             ),
         ]
 
@@ -188,6 +215,7 @@ def decode(inputs: Sequence[NamedInput], values: Sequence[Value[Any]], device: D
         "tokens",
         "input_row_offsets",
         "draft_tokens",
+        "draft_probs_full",
         "return_n_logits",
         "draft_slot_ids",
         "draft_block_offsets",

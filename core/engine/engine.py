@@ -11,7 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specdecode.core.engine.commit import commit
+from specdecode.core.engine.edits import EditState, Penalties
+from specdecode.core.engine.logprobs import TokenLogprob, draft_probabilities, logprobs
 from specdecode.core.engine.request import (
     Completion,
     Event,
@@ -22,7 +27,7 @@ from specdecode.core.engine.request import (
     TokensEvent,
 )
 from specdecode.core.engine.scheduler import Scheduler, Sequence, Work
-from specdecode.core.engine.step import StepModel, StepResult
+from specdecode.core.engine.step import Acceptance, StepModel, StepResult
 from specdecode.core.engine.widths import FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round, Timing
@@ -42,6 +47,8 @@ class Engine:
         token_budget: prompt tokens per step, less what the decoding requests of that step run.
         tokenizer: makes the text of events and completions and finds stop strings in it.
         widths: how many drafts to verify; None = all.
+        acceptance: the rule that drafts are accepted by. A ratio test gives the target's law, but not the tokens of
+            plain decoding, and it needs the drafter's probabilities on the host.
         clock: seconds, for the timings.
     """
 
@@ -53,11 +60,15 @@ class Engine:
         token_budget: int = 512,
         tokenizer: TokenBytes | None = None,
         widths: WidthPolicy | None = None,
+        acceptance: Acceptance = Acceptance.MATCH,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._widths = widths or FullWidth()
-        self._scheduler = Scheduler(model, max_batch=max_batch, token_budget=token_budget, widths=self._widths)
+        self._acceptance = acceptance
+        self._scheduler = Scheduler(
+            model, max_batch=max_batch, token_budget=token_budget, widths=self._widths, acceptance=acceptance
+        )
         self._tokenizer = tokenizer
         self._clock = clock
         self._next_id = 0
@@ -67,8 +78,8 @@ class Engine:
         """Queue a request and return its id; it may join at any step.
 
         Raises:
-            UsageError: more drafts than the model's block, a prompt that leaves no room for output, or stop
-                strings without a tokenizer.
+            UsageError: more drafts than the model's block, a prompt that leaves no room for output, a token that
+                the vocabulary lacks, or stop strings without a tokenizer.
             DeviceError: the request cannot fit into the caches even alone.
         """
         block = self._model.block_size
@@ -85,6 +96,7 @@ class Engine:
             submitted=self._clock(),
             tokens=list(request.prompt),
             text=self._text(request),
+            edits=self._edits(request),
         )
         if request.max_tokens == 0:
             nothing = _complete(sequence, FinishReason.LENGTH)
@@ -122,10 +134,10 @@ class Engine:
             if self._widths.timed and all(work.yields and work.count == 1 for work in plan.works):
                 self._widths.record(len(rows), plan.width, now - start, draft=plan.draft)
             for index, work in enumerate(plan.works):
-                events += self._apply(work, index, result, now)
+                events += self._apply(work, index, result, now, plan.width)
         return events
 
-    def _apply(self, work: Work, index: int, result: StepResult, now: float) -> list[Event]:
+    def _apply(self, work: Work, index: int, result: StepResult, now: float, width: int) -> list[Event]:
         sequence = work.sequence
         if not result.finite[index]:
             self._scheduler.remove(sequence)
@@ -147,16 +159,47 @@ class Engine:
         sequence.cache_length += work.count + accepted
         sequence.drafts = result.next_draft_tokens[index].tolist()
         sequence.confidence = result.confidence[index].tolist()
+        if self._acceptance is not Acceptance.MATCH:
+            sequence.draft_probs = _draft_probs(sequence, index, result)
+        said = _logprobs(sequence.request, kept.tokens, result, index * (width + 1))
+        sequence.logprobs += said
         sequence.first_token = now if sequence.first_token is None else sequence.first_token
         sequence.last_token = now
         gained = TokensEvent(
-            request_id=sequence.id, tokens=kept.tokens, drafted=counted, proposed=proposed, pieces=kept.pieces
+            request_id=sequence.id,
+            tokens=kept.tokens,
+            drafted=counted,
+            proposed=proposed,
+            pieces=kept.pieces,
+            logprobs=said,
         )
         events: list[Event] = [gained]
         if kept.reason is not None:
             self._scheduler.remove(sequence)
             events.append(FinishedEvent(request_id=sequence.id, completion=_complete(sequence, kept.reason)))
         return events
+
+    def _edits(self, request: Request) -> EditState | None:
+        """The edits of its logits; None where it asks for none."""
+        size = self._model.vocab_size
+        beyond = next((token for token in request.logit_bias if token >= size), None)
+        if beyond is not None:
+            raise UsageError(f"logit_bias names the token {beyond}, and ids run below {size} (vocab_size).")
+        penalties = Penalties(
+            repetition=request.repetition_penalty,
+            frequency=request.frequency_penalty,
+            presence=request.presence_penalty,
+        )
+        banned = sorted(token for token in request.stop_ids if token < size) if request.min_tokens else []
+        if not (request.logit_bias or banned or penalties):
+            return None
+        return EditState(
+            bias=request.logit_bias,
+            banned=banned,
+            free_from=len(request.prompt) + request.min_tokens,
+            penalties=penalties,
+            prompt=request.prompt,
+        )
 
     def _text(self, request: Request) -> OutputText | None:
         if self._tokenizer is not None:
@@ -181,7 +224,28 @@ def _complete(sequence: Sequence, reason: FinishReason) -> Completion:
         ),
         text="".join(sequence.pieces),
         stopped_by=sequence.stopped_by,
+        logprobs=None if sequence.request.logprobs is None else tuple(sequence.logprobs),
     )
+
+
+def _logprobs(request: Request, tokens: tuple[int, ...], result: StepResult, first: int) -> tuple[TokenLogprob, ...]:
+    """Of the tokens of a step, whose rows begin at `first`."""
+    if request.logprobs is None:
+        return ()
+    if result.logits is None:
+        raise RuntimeError("logprobs are asked for, but the model gives no logits")
+    return logprobs(result.logits()[first : first + len(tokens)], tokens, request.logprobs)
+
+
+def _draft_probs(sequence: Sequence, index: int, result: StepResult) -> NDArray[np.float32] | None:
+    """What the drafts of a sequence were drawn from."""
+    count = len(sequence.drafts)
+    if count == 0:
+        return None
+    if result.draft_logits is None:
+        raise RuntimeError("ratio tests need the drafter's probabilities, but the model gives none")
+    logits = result.draft_logits()[index * count : (index + 1) * count]
+    return draft_probabilities(logits, sequence.drafts, sequence.request.temperature)
 
 
 def _not_finite(sequence: Sequence) -> str:

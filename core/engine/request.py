@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from specdecode.core.engine.logprobs import TokenLogprob
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round, Timing
 
@@ -33,11 +35,17 @@ class Request:
         top_k: draw from the likeliest so many tokens; 0 = all. Of equal ones the lower id goes first.
         top_p: draw from the fewest likeliest tokens, at least one, that have this share of the probability at this
             temperature and within `top_k`; 1 = all.
+        min_p: draw from tokens that have at least this share of the likeliest one's probability; 0 = all.
+        logit_bias: token -> what is added to its logit.
+        repetition_penalty: logits of tokens in the prompt or the output are divided by it if positive, else
+            multiplied; 1 = none.
+        frequency_penalty, presence_penalty: what a token in the output loses of its logit, for each time and once.
+        logprobs: also say the model's own log-probabilities: of every token, and of so many likeliest ones.
         seed: key of the draws; the same request with the same seed gives the same tokens.
         stop_ids: ids that end the sequence; the id itself is kept as the last token.
         stop: strings that end the text; the token that completes one is kept as the last token.
         include_stop: whether the stop string or the stop token's text belongs to the text.
-        min_tokens: tokens that must come before a stop token or the end of a stop string counts.
+        min_tokens: tokens that must come before a stop token may be drawn or the end of a stop string counts.
         draft_tokens: the most drafts per round; 0 = plain decoding, None = what the model's block allows.
     """
 
@@ -46,6 +54,12 @@ class Request:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logprobs: int | None = None
     seed: int = 0
     stop_ids: frozenset[int] = field(default_factory=frozenset)
     stop: tuple[str, ...] = ()
@@ -64,6 +78,7 @@ class Request:
             raise UsageError(f"top_k is {self.top_k!r}; it must be a whole number, 0 (all tokens) or more.")
         if not 0 <= self.top_p <= 1:
             raise UsageError(f"top_p is {self.top_p!r}; it must be a number from 0 to 1 (all tokens).")
+        self._check_law()
         if not _is_int(self.seed) or not 0 <= self.seed < 2**64:
             raise UsageError(f"seed is {self.seed!r}; it must be a whole number from 0 to 2^64-1.")
         if not all(isinstance(stop, str) and stop for stop in self.stop):
@@ -76,6 +91,20 @@ class Request:
             )
         if self.draft_tokens is not None and (not _is_int(self.draft_tokens) or self.draft_tokens < 0):
             raise UsageError(f"draft_tokens is {self.draft_tokens!r}; it must be a whole number, 0 or more.")
+
+    def _check_law(self) -> None:
+        if not 0 <= self.min_p <= 1:
+            raise UsageError(f"min_p is {self.min_p!r}; it must be a number from 0 (all tokens) to 1.")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise UsageError(f"repetition_penalty is {self.repetition_penalty!r}; it must be a number above 0.")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a finite number.")
+        for token, bias in self.logit_bias.items():
+            if not _is_int(token) or token < 0 or not math.isfinite(bias):
+                raise UsageError(f"logit_bias {token!r}: {bias!r} must be a token id and a finite number.")
+        if self.logprobs is not None and (not _is_int(self.logprobs) or self.logprobs < 0):
+            raise UsageError(f"logprobs is {self.logprobs!r}; it must be a whole number, 0 or more.")
 
 
 def sample_seed(seed: int, sample: int) -> int:
@@ -99,6 +128,7 @@ class Completion:
 
     Attributes:
         text: what the tokens say, without what a stop cuts off; empty where the engine has no tokenizer.
+        logprobs: one a token where the request asks for them.
         stopped_by: the stop token or stop string that ended it.
     """
 
@@ -108,6 +138,7 @@ class Completion:
     timing: Timing
     text: str = ""
     stopped_by: int | str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +147,7 @@ class TokensEvent:
 
     Attributes:
         pieces: the text that each token released; empty where the engine has no tokenizer.
+        logprobs: one a token where the request asks for them.
     """
 
     request_id: int
@@ -123,6 +155,7 @@ class TokensEvent:
     drafted: int
     proposed: int = 0
     pieces: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def text(self) -> str:

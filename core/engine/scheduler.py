@@ -11,9 +11,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specdecode.core.cache.pages import PageAllocator
+from specdecode.core.engine.edits import EditState
+from specdecode.core.engine.logprobs import TokenLogprob
 from specdecode.core.engine.request import Request
-from specdecode.core.engine.step import StepModel, StepRow
+from specdecode.core.engine.step import Acceptance, StepModel, StepRow
 from specdecode.core.engine.widths import Draft, FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round
@@ -30,6 +35,8 @@ class Sequence:
         confidence: the drafter's raw logits of their acceptance.
         text: what the output says; None where nobody asked for text. pieces: what it has released so far.
         stopped_by: the stop token or stop string that ended the sequence.
+        edits: what is done to its logits; None = nothing. logprobs: of its output, where they are asked for.
+        draft_probs: float32 [len(drafts), V] that they were drawn from, for ratio tests.
     """
 
     id: int
@@ -45,6 +52,9 @@ class Sequence:
     text: OutputText | None = None
     pieces: list[str] = field(default_factory=list)
     stopped_by: int | str | None = None
+    edits: EditState | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    draft_probs: NDArray[np.float32] | None = None
     first_token: float | None = None
     last_token: float | None = None
 
@@ -89,7 +99,13 @@ class Scheduler:
     """Waiting and running sequences, rows and pages."""
 
     def __init__(
-        self, model: StepModel, *, max_batch: int, token_budget: int, widths: WidthPolicy | None = None
+        self,
+        model: StepModel,
+        *,
+        max_batch: int,
+        token_budget: int,
+        widths: WidthPolicy | None = None,
+        acceptance: Acceptance = Acceptance.MATCH,
     ) -> None:
         if max_batch < 1 or token_budget < 1:
             raise ValueError(f"a step needs rows and tokens: {max_batch=}, {token_budget=}")
@@ -97,6 +113,7 @@ class Scheduler:
         self._max_batch = max_batch
         self._budget = token_budget
         self._widths = widths or FullWidth()
+        self._acceptance = acceptance
         self._pages = PageAllocator(model.num_pages, model.page_size)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -183,6 +200,10 @@ class Scheduler:
             temperature=s.request.temperature,
             top_k=s.request.top_k,
             top_p=s.request.top_p,
+            min_p=s.request.min_p,
+            edits=None if s.edits is None else s.edits.edits(s.tokens),
+            acceptance=self._acceptance,
+            draft_probs=None if s.draft_probs is None or not work.drafts else s.draft_probs[: len(work.drafts)],
         )
 
     def _admit(self) -> None:

@@ -12,12 +12,26 @@ cached yet. For a prompt chunk that is not the last the result has no meaning, e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specdecode.core.engine.edits import LogitEdits
+
+
+class Acceptance(IntEnum):
+    """How drafts are accepted; each rule leaves the target's law as it is."""
+
+    MATCH = 0
+    """While they equal the target's own draws: the very tokens of plain decoding."""
+    REJECTION = 1
+    """Each with probability min(1, p / q), the target's over the drafter's (Leviathan et al. 2023)."""
+    BLOCK = 2
+    """The longest prefix that passes a joint test (Sun et al. 2024)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +48,12 @@ class StepRow:
             of the sequence.
         seed: key of the request's draws, together with the position.
         temperature: 0 for argmax.
-        top_k, top_p: what the target's draws are limited to, as in `Request`; 0 and 1 = all tokens.
+        top_k, top_p, min_p: what the target's draws are limited to, as in `Request`; 0, 1 and 0 = all tokens.
+        edits: what is done to the target's logits before; None = nothing.
+        mask: int32 [len(draft_tokens) + 1, V / 32], the tokens that a grammar allows at every verified row, a bit each;
+            None = all.
+        acceptance: the rule that drafts are accepted by.
+        draft_probs: float32 [len(draft_tokens), V] that the drafts were drawn from; ratio tests need them.
     """
 
     tokens: Sequence[int]
@@ -46,6 +65,11 @@ class StepRow:
     temperature: float
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    edits: LogitEdits | None = None
+    mask: NDArray[np.int32] | None = None
+    acceptance: Acceptance = Acceptance.MATCH
+    draft_probs: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +81,10 @@ class StepResult:
         next_tokens: int64 [B], the corrected token at the first mismatch, or the bonus after a full
         match. next_draft_tokens: int64 [B, block], drafts for the positions after `next_tokens`; [B, 0]
         without a drafter. confidence: float32 [B, block], raw logits of "this draft is accepted if
-        those before it are". finite: bool [B], False where the row's logits held a NaN or an infinity.
+        those before it are". finite: bool [B], False where the row's logits held a NaN or an infinity, or
+        no token was allowed.
+        logits: gives float32 [B (width + 1), V], the target's own logits of every verified row; valid until the next
+        step. draft_logits: the same of the next block, [B * block, V].
     """
 
     num_accepted: NDArray[np.int32]
@@ -65,6 +92,8 @@ class StepResult:
     next_draft_tokens: NDArray[np.int64]
     confidence: NDArray[np.float32]
     finite: NDArray[np.bool_]
+    logits: Callable[[], NDArray[np.float32]] | None = None
+    draft_logits: Callable[[], NDArray[np.float32]] | None = None
 
 
 class StepModel(Protocol):

@@ -106,20 +106,31 @@ def verify(
     drafts: TensorValue,
     offsets: TensorValue,
     cache_lengths: TensorValue,
-    sampling: Sequence[TensorValue],
+    draft_probs: TensorValue,
+    law: Sequence[TensorValue],
+    *,
+    bitmask: TensorValue | None,
 ) -> tuple[TensorValue, TensorValue, TensorValue]:
-    """accepted, next_tokens int64 [B], finite int32 [B]; sampling: seed, temperature, top_k, top_p."""
+    """accepted, next_tokens int64 [B], finite int32 [B].
+
+    Args:
+        logits: float32 [B (K + 1), V].
+        drafts: int64 [B, K].
+        offsets: uint32 [B + 1] of the tokens before the drafts.
+        cache_lengths: uint32 [B].
+        draft_probs: float32 [B, K or 0, V].
+        law: seed, temperature, top_k, top_p, min_p, acceptance, penalties, free_from, and the edits' offsets, tokens,
+            marks and biases.
+        bitmask: int32 [B, P, V/32], tokens that a grammar allows; P is 0 or at least K + 1.
+    """
     b = drafts.shape[0]
-    accepted, tokens, finite = call(
-        "sd_verify", [logits, drafts, offsets, cache_lengths, *sampling], (I64, [b]), (I64, [b]), (I32, [b])
-    )
+    inputs = [logits, drafts, offsets, cache_lengths, draft_probs, *law]
+    results = ((I64, [b]), (I64, [b]), (I32, [b]))
+    if bitmask is None:
+        accepted, tokens, finite = call("sd_verify", inputs, *results)
+    else:
+        accepted, tokens, finite = call("sd_verify_masked", [*inputs, bitmask], *results)
     return accepted, tokens, finite
-
-
-def mask(logits: TensorValue, bitmask: TensorValue, drafts: TensorValue) -> TensorValue:
-    """logits [B (K + 1), V] with the tokens that bitmask int32 [B, P, V/32] forbids at -inf; P >= K + 1."""
-    (masked,) = call("sd_mask", [logits, bitmask, drafts], (F, logits.shape))
-    return masked
 
 
 def block_inputs(
@@ -150,6 +161,7 @@ def draft_head(
     pos: TensorValue,
     seed: TensorValue,
     temperature: TensorValue,
+    acceptance: TensorValue,
     weights: Sequence[TensorValue],
     common: Common,
     *,
@@ -162,7 +174,7 @@ def draft_head(
     b = seed.shape[0]
     drafts, confidence, logits = call(
         "sd_draft_head",
-        [h, mix, slots, ids, pos, seed, temperature, *weights, common.model, common.mode],
+        [h, mix, slots, ids, pos, seed, temperature, acceptance, *weights, common.model, common.mode],
         (I64, [b, block]),
         (F, [b, block]),
         (F, [h.shape[0], weights[1].shape[0]]),

@@ -66,12 +66,27 @@ def _effort(value: object) -> object:
         raise RowError(str(error).partition(": ")[2].rstrip(".")) from None
 
 
+def _bias(value: object) -> object:
+    if not isinstance(value, dict):
+        raise RowError("it must be an object of token ids and numbers")
+    try:
+        return {int(token): float(_number(bias)) for token, bias in value.items()}  # type: ignore[arg-type]
+    except ValueError:
+        raise RowError("it must be an object of token ids and numbers") from None
+
+
 _KINDS: dict[str, Callable[[object], object]] = {
     "max_tokens": _whole,
     "min_tokens": _whole,
     "temperature": _number,
     "top_k": _top_k,
     "top_p": _number,
+    "min_p": _number,
+    "repetition_penalty": _number,
+    "frequency_penalty": _number,
+    "presence_penalty": _number,
+    "logit_bias": _bias,
+    "logprobs": _whole,
     "seed": _whole,
     "n": _whole,
     "stop": _texts,
@@ -96,13 +111,6 @@ _ALIASES = {
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
-    "logprobs": (False, 0),
-    "top_logprobs": (0,),
-    "min_p": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
     "response_format": ({"type": "text"},),
 }
 """Options of peers with the values at which they do nothing; other values are refused where we lack the option."""
@@ -165,6 +173,7 @@ def take_options(row: Mapping[str, object], *, closed: bool) -> tuple[dict[str, 
 
 def _flat(row: Mapping[str, object]) -> dict[str, object]:
     """The row with `chat_template_kwargs` on its own level."""
+    row = _with_logprobs(row)
     inner = row.get("chat_template_kwargs")
     rest = {key: value for key, value in row.items() if key != "chat_template_kwargs"}
     if inner is None:
@@ -172,6 +181,17 @@ def _flat(row: Mapping[str, object]) -> dict[str, object]:
     if not isinstance(inner, dict) or not inner.keys() <= {"thinking", "enable_thinking", "reasoning_effort"}:
         raise RowError("chat_template_kwargs may hold thinking, enable_thinking and reasoning_effort only")
     return rest | inner
+
+
+def _with_logprobs(row: Mapping[str, object]) -> Mapping[str, object]:
+    """The row with one number of likeliest tokens, as completions have it; chats have a flag and a number."""
+    count, flag = row.get("top_logprobs"), row.get("logprobs")
+    if count is None and not isinstance(flag, bool):
+        return row
+    rest = {key: value for key, value in row.items() if key not in ("logprobs", "top_logprobs")}
+    if count and flag is not True:
+        raise RowError(f"top_logprobs is {count!r}; it needs logprobs, which must be true")
+    return {**rest, "logprobs": count or 0} if flag else rest
 
 
 def _set(options: dict[str, object], name: str, key: str, value: object) -> None:

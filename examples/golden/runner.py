@@ -47,9 +47,9 @@ class ProbeGraph:
     def __init__(self, config: DeepseekV41Config, place: Place) -> None:
         self.pages, self.place = PageLayout.of(config.text_config, PAGE_SIZE), place
         self.graph: Graph
-        self.graph, self.names = build_graph(config, self.pages, place.ref, probe=True)
+        self.graph, self.names = build_graph(config, self.pages, place.ref, probe=True, structured_output=True)
         own = Path(str(probe.__file__)).read_bytes()
-        known = graph_digest(config, self.pages, gpu=not place.is_host)
+        known = graph_digest(config, self.pages, structured_output=True, gpu=not place.is_host)
         digest = hashlib.sha256(known.encode() + own).hexdigest()
         self.key = GraphKey.here("golden-probe", digest, place.device)
 

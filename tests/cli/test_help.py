@@ -20,6 +20,8 @@ OPTIONS = {
     "--chat", "--system", "--thinking", "--effort", "--min-tokens", "--stop", "--stop-token-id", "--include-stop",
     "--ignore-eos", "--compare", "--trace-tokens", "--output", "--output-format", "--resume", "--as-completed",
     "--show-config", "--confidence-threshold", "--top-k", "--top-p", "--n",
+    "--min-p", "--repetition-penalty", "--frequency-penalty", "--presence-penalty", "--logit-bias", "--logprobs",
+    "--acceptance",
 }  # fmt: skip
 
 

@@ -201,7 +201,6 @@ REFUSED = {
     "ep_buffers": (buffer(1),),
     "lora_buffers": (buffer(1),),
     "hidden_states": buffer(1),
-    "draft_probs_full": buffer(1),
     "in_thinking_phase": buffer(1),
     "pinned_bitmask": buffer(1),
     "wait_payload": buffer(2),
@@ -254,7 +253,7 @@ def test_a_model_without_engram_takes_no_lookback():
     runtime = BatchRuntime(leaves=allocate_leaves(TEXT, PAGES, 8), page_size=16)
     inputs = UnifiedDSparkDeepseekV41BatchProcessor(whole, runtime).prepare([row(lookback=())], width=2, draft=True)
     assert inputs.engram_lookback_ids is None
-    assert len(inputs.buffers) == len(set(map(id, inputs.buffers))) == 21
+    assert len(inputs.buffers) == len(set(map(id, inputs.buffers))) == 30
     inputs.engram_lookback_ids = buffer(1, DEPTH)
     with pytest.raises(ValueError, match="engram_host_buffers is empty"):
         _ = inputs.buffers

@@ -1,12 +1,15 @@
-"""Draws, truncation and acceptance: the CPU's tokens, for vocabularies of one part and of many."""
+"""Draws, edits, grammars, truncation and acceptance: the CPU's tokens, for vocabularies of one part and of many."""
 
 from std.utils import StaticTuple
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
-from kernels.common import F32P, I32P, at
+from kernels.common import F32P, I32P, at, held
+from kernels.edits import Edits
 from kernels.gpu.sampling import DRAW_THREADS
-from kernels.gpu.truncate import last_kept, rank_of, row_logit
+from kernels.gpu.truncate import last_rank, rank_of, row_logit
 from kernels.gpu.verify import verify_gpu
-from kernels.sampling import draw, is_finite, truncate
+from kernels.law import Verified, law as expected_law
+from kernels.sampling import draw, truncate
+from kernels.verify import verify_cpu
 from report import Report
 from room import Floats, Room
 
@@ -20,9 +23,32 @@ struct Law(Copyable, ImplicitlyCopyable, Movable):
     var heat: Float32
     var keep: Int
     var mass: Float32
+    var least: Float32
 
     def text(self) -> String:
-        return " temperature " + String(self.heat) + " top_k " + String(self.keep) + " top_p " + String(self.mass)
+        return (
+            " temperature " + String(self.heat) + " top_k " + String(self.keep) + " top_p " + String(self.mass)
+            + " min_p " + String(self.least)
+        )
+
+
+@fieldwise_init
+struct Shape(Copyable, ImplicitlyCopyable, Movable):
+    """What is verified: b requests of k drafts over v tokens, and what else there is."""
+
+    var b: Int
+    var k: Int
+    var v: Int
+    var ties: Bool
+    var harm: Int
+    var edits: Bool
+    var grammar: Bool
+    var rule: Int
+
+    def text(self) -> String:
+        var name = "verify B " + String(self.b) + " K " + String(self.k) + " V " + String(self.v)
+        name += (" ties" if self.ties else "") + (" edits" if self.edits else "") + (" grammar" if self.grammar else "")
+        return name + (" harm " + String(self.harm) if self.harm > 0 else "") + " rule " + String(self.rule)
 
 
 def logits_of(mut room: Room, rows: Int, v: Int, ties: Bool) raises -> Floats:
@@ -33,16 +59,6 @@ def logits_of(mut room: Room, rows: Int, v: Int, ties: Bool) raises -> Floats:
             logits.h()[unsafe_offset=i] = Float32(Int(logits.h()[unsafe_offset=i] * 4)) / 4
         room.send(logits)
     return logits
-
-
-def drawn(mut room: Room, row: F32P, v: Int, law: Law, seed: Int, position: Int) -> Int:
-    """The CPU's token."""
-    var spare = room.host[DType.float32](v)
-    for i in range(v):
-        spare[unsafe_offset=i] = row[unsafe_offset=i]
-    if law.keep > 0 or law.mass < 1:
-        truncate(spare, v, law.heat, law.keep, law.mass)
-    return draw(spare, v, law.heat, UInt64(seed), position)
 
 
 def damage(logits: Floats, r: Int, v: Int, kind: Int):
@@ -59,18 +75,22 @@ def damage(logits: Floats, r: Int, v: Int, kind: Int):
         row[unsafe_offset=0] = NOTHING
 
 
-def check(
-    mut room: Room, mut report: Report, b: Int, k: Int, v: Int, law: Law, ties: Bool = False, harm: Int = 0
-) raises:
-    """Requests of k drafts each, of which the first s % (k + 1) are what will be drawn; other drafts are wrong."""
+def check(mut room: Room, mut report: Report, shape: Shape, law: Law) raises:
+    """The CPU's results. Request s is given its own draws as drafts, right up to place s % (k + 1), then wrong ones."""
     room.clear()
-    var name = "verify B " + String(b) + " K " + String(k) + " V " + String(v) + law.text()
-    report.begin(name + (" ties" if ties else "") + (" harm " + String(harm) if harm > 0 else ""))
-    var logits = logits_of(room, b * (k + 1), v, ties)
-    if harm > 0:
-        damage(logits, 0, v, harm)
-        damage(logits, b * (k + 1) - 1, v, harm)
+    report.begin(shape.text() + law.text())
+    var b = shape.b
+    var k = shape.k
+    var v = shape.v
+    var logits = logits_of(room, b * (k + 1), v, shape.ties)
+    if shape.harm > 0:
+        damage(logits, 0, v, shape.harm)
+        damage(logits, b * (k + 1) - 1, v, shape.harm)
         room.send(logits)
+    var entries = 9 if shape.edits else 0
+    var mask_rows = k + 1 if shape.grammar else 0
+    var words = (v + 31) // 32
+    var prob_rows = k if shape.rule > 0 else 0
     var drafts = room.make[DType.int64](b * k)
     var accepted = room.make[DType.int64](b)
     var next = room.make[DType.int64](b)
@@ -79,44 +99,84 @@ def check(
     var heat = room.make[DType.float32](b)
     var keep = room.make[DType.int64](b)
     var mass = room.make[DType.float32](b)
+    var least = room.make[DType.float32](b)
+    var rules = room.make[DType.int32](b)
     var offsets = room.make[DType.uint32](b + 1)
     var lengths = room.make[DType.uint32](b)
+    var penalties = room.make[DType.float32](3 * b)
+    var free_from = room.make[DType.uint32](b)
+    var ends = room.make[DType.uint32](b + 1)
+    var tokens = room.make[DType.int32](b * entries)
+    var marks = room.make[DType.int32](b * entries)
+    var bias = room.make[DType.float32](b * entries)
+    var mask = room.make[DType.int32](b * mask_rows * words)
+    var probs = room.make[DType.float32](b * prob_rows * v)
     for s in range(b):
         seeds.h()[unsafe_offset=s] = UInt64(s * 7919 + 5)
         heat.h()[unsafe_offset=s] = law.heat
         keep.h()[unsafe_offset=s] = Int64(law.keep)
         mass.h()[unsafe_offset=s] = law.mass
+        least.h()[unsafe_offset=s] = law.least
+        rules.h()[unsafe_offset=s] = Int32(shape.rule)
         offsets.h()[unsafe_offset=s + 1] = UInt32((s + 1) * 3)
         lengths.h()[unsafe_offset=s] = UInt32(100 * s)
-        var fine = True
-        var n = 0
-        var token = 0
-        var open = True
-        for j in range(k + 1):
-            var row = logits.h().unsafe_offset((s * (k + 1) + j) * v)
-            var here = drawn(room, row, v, law, s * 7919 + 5, 100 * s + 3 + j)
-            if open:
-                fine = fine and is_finite(row, v)
-                token = here
-            if j < k:
-                var right = j < s % (k + 1)
-                drafts.h()[unsafe_offset=s * k + j] = Int64(here if right else (here + 1) % v)
-                open = open and right
-                n += 1 if open else 0
-        accepted.h()[unsafe_offset=s] = Int64(n)
-        next.h()[unsafe_offset=s] = Int64(token)
-        finite.h()[unsafe_offset=s] = 1 if fine else 0
+        ends.h()[unsafe_offset=s + 1] = UInt32((s + 1) * entries)
+        free_from.h()[unsafe_offset=s] = UInt32(100 * s + 3 + k // 2)
+        penalties.h()[unsafe_offset=3 * s] = 1.25 if shape.edits else 1
+        penalties.h()[unsafe_offset=3 * s + 1] = 0.5 if shape.edits else 0
+        penalties.h()[unsafe_offset=3 * s + 2] = 0.25 if shape.edits else 0
+        for e in range(entries):
+            tokens.h()[unsafe_offset=s * entries + e] = Int32((e * 7 + s) % v)
+            marks.h()[unsafe_offset=s * entries + e] = Int32(e % 3 + (4 * e if e % 2 == 0 else 0))
+            bias.h()[unsafe_offset=s * entries + e] = Float32(e) * 0.5 - 1
+    for i in range(b * mask_rows * words):
+        mask.h()[unsafe_offset=i] = Int32(0x5B6D3F77)
+    for r in range(b * prob_rows):
+        for i in range(v):
+            probs.h()[unsafe_offset=r * v + i] = Float32(2 * (i % 7) + 1) / Float32(7 * v)
+    var given = Verified(
+        held(logits.h()), held(drafts.h()), held(offsets.h()), held(lengths.h()), held(probs.h()), held(seeds.h()),
+        held(heat.h()), held(keep.h()), held(mass.h()), held(least.h()), held(rules.h()),
+        Edits(
+            held(ends.h()), held(tokens.h()), held(marks.h()), held(bias.h()), held(penalties.h()),
+            held(free_from.h()), b * entries,
+        ),
+        held(mask.h()), b, k, v, prob_rows, mask_rows, words,
+    )
+    var spare = room.host[DType.float32](v)
+    for s in range(b):
+        for j in range(k):
+            var row = expected_law(given, s, j, spare)
+            var token = draw(row[0], v, law.heat, UInt64(s * 7919 + 5), 100 * s + 3 + j)
+            drafts.h()[unsafe_offset=s * k + j] = Int64(token if j < s % (k + 1) else (token + 1) % v)
+    verify_cpu(given, accepted.h(), next.h(), finite.h())
     room.send(drafts)
     room.send(seeds)
     room.send(heat)
     room.send(keep)
     room.send(mass)
+    room.send(least)
+    room.send(rules)
     room.send(offsets)
     room.send(lengths)
-    verify_gpu(
-        room.ctx, accepted.d(), next.d(), finite.d(), logits.d(), drafts.d(), offsets.d(), lengths.d(), seeds.d(),
-        heat.d(), keep.d(), mass.d(), b, k, v,
+    room.send(penalties)
+    room.send(free_from)
+    room.send(ends)
+    room.send(tokens)
+    room.send(marks)
+    room.send(bias)
+    room.send(mask)
+    room.send(probs)
+    var there = Verified(
+        held(logits.d()), held(drafts.d()), held(offsets.d()), held(lengths.d()), held(probs.d()), held(seeds.d()),
+        held(heat.d()), held(keep.d()), held(mass.d()), held(least.d()), held(rules.d()),
+        Edits(
+            held(ends.d()), held(tokens.d()), held(marks.d()), held(bias.d()), held(penalties.d()),
+            held(free_from.d()), b * entries,
+        ),
+        held(mask.d()), b, k, v, prob_rows, mask_rows, words,
     )
+    verify_gpu(room.ctx, there, accepted.d(), next.d(), finite.d())
     var got_accepted = room.fetch(accepted)
     var got_next = room.fetch(next)
     var got_finite = room.fetch(finite)
@@ -131,17 +191,12 @@ def check(
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(DRAW_THREADS)))
-def kept_kernel(kept: I32P, logits: F32P, vocabulary: Int32, heat: Float32, keep_: Int32, mass: Float32):
+def kept_kernel(kept: I32P, logits: F32P, vocabulary: Int32, heat: Float32, keep_: Int32, mass: Float32, least: Float32):
     """Marks the tokens that truncation leaves; a row a block."""
     var n = Int(vocabulary)
     var keep = Int(keep_)
     var z = logits.unsafe_offset(Int(block_idx.x) * n)
-    var top = Float32(row_logit(z, n).value)
-    var limit = UInt64.MAX
-    if keep > 0 and keep < n:
-        limit = last_kept[False](z, n, top, 1 / heat, limit, Float64(keep))
-    if mass < 1:
-        limit = last_kept[True](z, n, top, 1 / heat, limit, Float64(mass))
+    var limit = last_rank(z, n, row_logit(z, n).value, heat, keep, mass, least)
     for i in range(Int(thread_idx.x), n, DRAW_THREADS):
         kept[unsafe_offset=Int(block_idx.x) * n + i] = 1 if rank_of(at(z, i), i) <= limit else 0
 
@@ -153,13 +208,14 @@ def check_truncation(mut room: Room, mut report: Report, rows: Int, v: Int, law:
     var logits = logits_of(room, rows, v, ties)
     var kept = room.make[DType.int32](rows * v)
     room.ctx.enqueue_function[kept_kernel](
-        kept.d(), logits.d(), Int32(v), law.heat, Int32(law.keep), law.mass, grid_dim=rows, block_dim=DRAW_THREADS
+        kept.d(), logits.d(), Int32(v), law.heat, Int32(law.keep), law.mass, law.least, grid_dim=rows,
+        block_dim=DRAW_THREADS,
     )
     var got = room.fetch(kept)
     var most = 0
     for r in range(rows):
         var row = logits.h().unsafe_offset(r * v)
-        truncate(row, v, law.heat, law.keep, law.mass)
+        truncate(row, v, law.heat, law.keep, law.mass, law.least)
         var off = 0
         for i in range(v):
             off += 1 if (got[unsafe_offset=r * v + i] != 0) != (row[unsafe_offset=i] > NOTHING) else 0
@@ -170,8 +226,9 @@ def check_truncation(mut room: Room, mut report: Report, rows: Int, v: Int, law:
 
 def laws() -> List[Law]:
     return [
-        Law(0, 0, 1), Law(0, 5, 0.9), Law(1, 0, 1), Law(0.7, 40, 1), Law(0.7, 0, 0.9), Law(1.3, 50, 0.6),
-        Law(1, 1, 1), Law(2, 0, 0.05), Law(0.3, 3, 0.999),
+        Law(0, 0, 1, 0), Law(0, 5, 0.9, 0), Law(1, 0, 1, 0), Law(0.7, 40, 1, 0), Law(0.7, 0, 0.9, 0),
+        Law(1.3, 50, 0.6, 0), Law(1, 1, 1, 0), Law(2, 0, 0.05, 0), Law(0.3, 3, 0.999, 0), Law(1, 0, 1, 0.1),
+        Law(0.7, 30, 0.8, 0.02), Law(1.5, 0, 0.9, 1),
     ]
 
 
@@ -182,16 +239,23 @@ def main() raises:
         for ties in [False, True]:
             # A part of a vocabulary has 4096 tokens; rows of odd ones are not aligned.
             for v in [5, 515, 4096, 4097, 20000]:
-                check(room, report, 3, 2, v, law, ties)
+                check(room, report, Shape(3, 2, v, ties, 0, False, False, 0), law)
                 if law.heat > 0:
                     check_truncation(room, report, 3, v, law, ties)
             if not report.small:
-                check(room, report, 48, 5, 4099, law, ties)
-                check(room, report, 2, 1, 129280, law, ties)
+                check(room, report, Shape(48, 5, 4099, ties, 0, False, False, 0), law)
+                check(room, report, Shape(2, 1, 129280, ties, 0, False, False, 0), law)
                 if law.heat > 0:
                     check_truncation(room, report, 2, 129280, law, ties)
+        for v in [70, 515, 4097]:
+            for edits in [False, True]:
+                for grammar in [False, True]:
+                    for rule in range(3):
+                        if edits or grammar or rule > 0:
+                            check(room, report, Shape(7, 5, v, False, 0, edits, grammar, rule), law)
     for harm in range(1, 5):
         for v in [515, 5000]:
-            check(room, report, 2, 2, v, Law(1, 0, 1), False, harm)
-            check(room, report, 2, 0, v, Law(0, 0, 1), False, harm)
+            for rule in range(3):
+                check(room, report, Shape(2, 2, v, False, harm, False, False, rule), Law(1, 0, 1, 0))
+                check(room, report, Shape(2, 0, v, False, harm, False, False, rule), Law(0, 0, 1, 0))
     report.finish()

@@ -10,4 +10,4 @@ from .indexer import Index
 from .moe import Moe
 from .probe import Gates, Inject, Project, Qdq
 from .step import BlockInputs, Embed, History, Lookback, Merge
-from .verify import Mask, Verify
+from .verify import Verify, VerifyMasked

@@ -15,12 +15,25 @@ comptime I32P = Pointer[Int32, MutAnyOrigin]
 comptime I64P = Pointer[Int64, MutAnyOrigin]
 comptime U32P = Pointer[UInt32, MutAnyOrigin]
 comptime U64P = Pointer[UInt64, MutAnyOrigin]
+comptime Held[dtype: DType] = Pointer[Scalar[dtype], MutUntrackedOrigin]  # as a struct keeps it
 comptime W = 8  # float32 lanes of x86-64-v3; a row's sums are always formed in these eight lanes
 comptime Vec = SIMD[DType.float32, W]
 comptime NEG_INF = Float32.MIN
 
 # Below this many multiply-adds a second thread costs more (about 5 us) than it saves.
 comptime PARALLEL_WORK = 200_000
+
+
+@always_inline
+def held[dtype: DType](p: Pointer[Scalar[dtype], MutAnyOrigin]) -> Held[dtype]:
+    """A pointer that a struct may keep; whoever makes the struct keeps the memory alive."""
+    return p.unsafe_origin_cast[MutUntrackedOrigin]()
+
+
+@always_inline
+def lent[dtype: DType](p: Held[dtype]) -> Pointer[Scalar[dtype], MutAnyOrigin]:
+    """The other way round."""
+    return p.unsafe_origin_cast[MutAnyOrigin]()
 
 
 @always_inline

@@ -11,6 +11,7 @@ from .hyper import collapse
 from .layout import EXACT, THREADS, RMS_EPS
 from .linear import linear
 from .quant import BF16
+from .ratio import draft_seed
 from .sampling import draw
 
 
@@ -19,8 +20,9 @@ struct DraftHead:
     """Draft tokens and raw confidences [B, block] (-1 and 0 for requests that do not draft), logits [N, V].
 
     Left to right, logits_j = head x_j + markov_head markov_embed[t_j], t_0 the anchor; t_{j+1} is drawn with the
-    target's own noise for its position, which makes it match as often as the two laws allow. The confidence reads
-    the un-normed x_j and markov_embed[t_j]. h [N, C, D] after the last stage; slots, ids, pos [N].
+    target's own noise for its position, which makes it match as often as the two laws allow, or with noise of its own
+    where acceptance [B] names a ratio test. The confidence reads the un-normed x_j and markov_embed[t_j]. h [N, C, D]
+    after the last stage; slots, ids, pos [N].
     """
 
     @staticmethod
@@ -35,6 +37,7 @@ struct DraftHead:
         pos: InputTensor[dtype=DType.int32, rank=1, ...],
         seed: InputTensor[dtype=DType.uint64, rank=1, ...],
         temperature: InputTensor[dtype=DType.float32, rank=1, ...],
+        acceptance: InputTensor[dtype=DType.int32, rank=1, ...],
         norm: InputTensor[dtype=DType.float32, rank=1, ...],
         head: InputTensor[dtype=DType.bfloat16, rank=2, ...],
         markov_embed: InputTensor[dtype=DType.bfloat16, rank=2, ...],
@@ -48,7 +51,8 @@ struct DraftHead:
             draft_head_gpu(
                 ctx, drafts.unsafe_ptr(), confidence.unsafe_ptr(), logits.unsafe_ptr(), h.unsafe_ptr(),
                 mix.unsafe_ptr(), slots.unsafe_ptr(), ids.unsafe_ptr(), pos.unsafe_ptr(), seed.unsafe_ptr(),
-                temperature.unsafe_ptr(), norm.unsafe_ptr(), head.unsafe_ptr().unsafe_bitcast[UInt8](),
+                temperature.unsafe_ptr(), acceptance.unsafe_ptr(), norm.unsafe_ptr(),
+                head.unsafe_ptr().unsafe_bitcast[UInt8](),
                 markov_embed.unsafe_ptr().unsafe_bitcast[UInt8](), markov_head.unsafe_ptr().unsafe_bitcast[UInt8](),
                 confidence_proj.unsafe_ptr().unsafe_bitcast[UInt8](), drafts.dim_size(0), h.dim_size(0), h.dim_size(1),
                 h.dim_size(2), mix.dim_size(1), logits.dim_size(1), drafts.dim_size(1), markov_embed.dim_size(1),
@@ -123,9 +127,12 @@ struct DraftHead:
                 var row = pl.unsafe_offset(r * v)
                 for q in range(v):
                     row[unsafe_offset=q] += at(bias, i * v + q)
+                var key = draft_seed(
+                    seed.unsafe_ptr()[unsafe_offset=s], acceptance.unsafe_ptr()[unsafe_offset=s],
+                    Int(pos.unsafe_ptr()[unsafe_offset=i * block]) + 1,
+                )
                 var token = draw(
-                    row, v, temperature.unsafe_ptr()[unsafe_offset=s], seed.unsafe_ptr()[unsafe_offset=s],
-                    Int(pos.unsafe_ptr()[unsafe_offset=r]) + 1,
+                    row, v, temperature.unsafe_ptr()[unsafe_offset=s], key, Int(pos.unsafe_ptr()[unsafe_offset=r]) + 1
                 )
                 pd[unsafe_offset=s * block + j] = Int64(token)
         _ = identity_^

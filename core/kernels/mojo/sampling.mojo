@@ -28,6 +28,16 @@ def stream(seed: UInt64, position: Int) -> UInt64:
 
 
 @always_inline
+def fresh(seed: UInt64, start: Int, purpose: UInt64) -> UInt64:
+    """A seed of its own for one purpose of the round whose first verified position is `start`.
+
+    Draws that a ratio test makes use of must be independent of the drafts that it tests, and of those of other rounds:
+    a position may be drafted again after a rejection.
+    """
+    return mix64(stream(seed, start) ^ purpose)
+
+
+@always_inline
 def uniform_bits(key: UInt64, token: Int) -> UInt32:
     return UInt32(mix64(key + UInt64(token + 1) * GOLDEN) >> 32)
 
@@ -78,12 +88,27 @@ def draw(z: F32P, n: Int, temperature: Float32, seed: UInt64, position: Int) -> 
     return best
 
 
-def truncate(z: F32P, n: Int, temperature: Float32, top_k: Int, top_p: Float32):
-    """Sets logits outside the top_k best, then outside the smallest set of mass top_p, to -inf (ties: lower id stays).
+@always_inline
+def min_p_floor(top: Float64, temperature: Float32, min_p: Float32) -> Float64:
+    """The logit that a token of min_p times the best one's probability has."""
+    return top + Float64(max(temperature, GREEDY_BELOW)) * log(Float64(min_p))
 
-    The mass is taken at `temperature`, over what top_k kept, as samplers in the field do.
+
+def truncate(z: F32P, n: Int, temperature: Float32, top_k: Int, top_p: Float32, min_p: Float32):
+    """Sets logits to -inf outside the top_k best, or below min_p times the best one's probability, and then outside
+    the smallest set of mass top_p (ties: the lower id stays).
+
+    Probabilities are at `temperature`; the mass is taken over what min_p and top_k kept, as samplers in the field do.
     """
-    if (top_k <= 0 or top_k >= n) and top_p >= 1:
+    var ranked = (top_k > 0 and top_k < n) or top_p < 1
+    if not ranked and min_p <= 0:
+        return
+    var top = Float64(at(z, argmax(z, n)))
+    var floor = min_p_floor(top, temperature, min_p) if min_p > 0 else Float64.MIN
+    if not ranked:
+        for i in range(n):
+            if Float64(at(z, i)) < floor:
+                z[unsafe_offset=i] = Float32.MIN
         return
     var order = List[UInt64](capacity=n)
     for i in range(n):
@@ -91,8 +116,12 @@ def truncate(z: F32P, n: Int, temperature: Float32, top_k: Int, top_p: Float32):
         order.append((UInt64(~order_key(at(z, i))) << 32) | UInt64(i))
     sort(order)
     var keep = top_k if top_k > 0 and top_k < n else n
+    if min_p > 0:
+        for i in range(1, keep):
+            if Float64(at(z, Int(order[i] & 0xFFFFFFFF))) < floor:
+                keep = i
+                break
     if top_p < 1:
-        var top = Float64(at(z, Int(order[0] & 0xFFFFFFFF)))
         var scale = 1 / Float64(max(temperature, GREEDY_BELOW))
         var total = Float64(0)
         for i in range(keep):

@@ -1,22 +1,79 @@
-"""Verification of the drafts, and the grammar's mask before it."""
+"""Verification of the drafts: the target's law at every verified row, and the rule that accepts drafts under it."""
 
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_gpu
-from .common import F32P, Scratch, U32P, at
-from .gpu.step import mask_gpu
+from .common import F32P, I32P, I64P, Scratch, at, held, lent
+from .edits import Edits
 from .gpu.verify import verify_gpu
-from .sampling import draw, is_finite, truncate
+from .law import Verified, law
+from .ratio import MATCH, verify_ratio
+from .sampling import draw
+
+
+def verify_match(verified: Verified, s: Int, spare: F32P) -> Tuple[Int, Int, Bool]:
+    """Accepted drafts, next token and finiteness by sample-and-match: drafts stay while they equal the draws."""
+    var drafts = verified.drafts_of(s)
+    var n = 0
+    var fine = True
+    while True:
+        var row = law(verified, s, n, spare)
+        fine = fine and row[1]
+        var token = draw(
+            row[0], verified.v, at(lent(verified.temperature), s), verified.seed[unsafe_offset=s], verified.start(s) + n
+        )
+        if n == verified.k or Int(drafts[unsafe_offset=n]) != token:
+            return (n, token, fine)
+        n += 1
+
+
+def verify_cpu(verified: Verified, accepted: I64P, next_tokens: I64P, finite: I32P) raises:
+    """Verifies every request; arguments as of `sd_verify`."""
+    verified.check()
+    var v = verified.v
+    var ratios = verified.prob_rows > 0
+    var memory = Scratch((verified.k + 1 if ratios else 1) * v)
+    var spare = memory.ptr()
+    for s in range(verified.b):
+        var rule = verified.acceptance[unsafe_offset=s]
+        var drafts = verified.drafts_of(s)
+        if not ratios or rule == MATCH or verified.k == 0 or drafts[unsafe_offset=0] < 0:
+            var out = verify_match(verified, s, spare)
+            accepted[unsafe_offset=s] = Int64(out[0])
+            next_tokens[unsafe_offset=s] = Int64(out[1])
+            finite[unsafe_offset=s] = 1 if out[2] else 0
+            continue
+        # A ratio test may look at every row, so all of them have to be finite.
+        var fine = True
+        var n = 0
+        while n < verified.k and drafts[unsafe_offset=n] >= 0:
+            n += 1
+        for j in range(n + 1):
+            var home = spare.unsafe_offset(j * v)
+            var row = law(verified, s, j, home)
+            fine = fine and row[1]
+            if row[0] != home:
+                for i in range(v):
+                    home[unsafe_offset=i] = at(row[0], i)
+        var out = verify_ratio(
+            spare, lent(verified.probs).unsafe_offset(s * verified.prob_rows * v), drafts, n, v,
+            at(lent(verified.temperature), s), verified.seed[unsafe_offset=s], verified.start(s), rule,
+        )
+        accepted[unsafe_offset=s] = Int64(out[0])
+        next_tokens[unsafe_offset=s] = Int64(out[1])
+        finite[unsafe_offset=s] = 1 if fine else 0
+    _ = memory^
 
 
 @compiler.register("sd_verify")
 struct Verify:
-    """Draws the target's token at every verified row and accepts drafts while they equal it.
+    """Draws or tests the target's token at every verified row.
 
-    logits [B (K + 1), V]; row j of request b is the law of the token at position cache_length + tokens + j.
-    A row with top_k or top_p is truncated first. Out: accepted [B], next_tokens [B] (the draw at the first
-    mismatch, or the bonus), finite [B] (0: a row that was read holds NaN or inf).
+    logits [B (K + 1), V]; row j of request b is the law of the token at position cache_length + tokens + j, after the
+    edits (edits.mojo), min_p, top_k and top_p. acceptance [B]: sample-and-match, or a ratio test against draft_probs
+    (ratio.mojo). Out: accepted [B], next_tokens [B] (corrected, or the bonus), finite [B] (0: a row that was read holds
+    NaN or inf, or no token is left).
     """
 
     @staticmethod
@@ -28,82 +85,82 @@ struct Verify:
         drafts: InputTensor[dtype=DType.int64, rank=2, ...],
         offsets: InputTensor[dtype=DType.uint32, rank=1, ...],
         cache_lengths: InputTensor[dtype=DType.uint32, rank=1, ...],
+        draft_probs: InputTensor[dtype=DType.float32, rank=3, ...],
         seed: InputTensor[dtype=DType.uint64, rank=1, ...],
         temperature: InputTensor[dtype=DType.float32, rank=1, ...],
         top_k: InputTensor[dtype=DType.int64, rank=1, ...],
         top_p: InputTensor[dtype=DType.float32, rank=1, ...],
+        min_p: InputTensor[dtype=DType.float32, rank=1, ...],
+        acceptance: InputTensor[dtype=DType.int32, rank=1, ...],
+        penalties: InputTensor[dtype=DType.float32, rank=2, ...],
+        free_from: InputTensor[dtype=DType.uint32, rank=1, ...],
+        edit_offsets: InputTensor[dtype=DType.uint32, rank=1, ...],
+        edit_tokens: InputTensor[dtype=DType.int32, rank=1, ...],
+        edit_marks: InputTensor[dtype=DType.int32, rank=1, ...],
+        edit_bias: InputTensor[dtype=DType.float32, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        var edits = Edits(
+            held(edit_offsets.unsafe_ptr()), held(edit_tokens.unsafe_ptr()), held(edit_marks.unsafe_ptr()),
+            held(edit_bias.unsafe_ptr()), held(penalties.unsafe_ptr()), held(free_from.unsafe_ptr()),
+            edit_tokens.dim_size(0),
+        )
+        var verified = Verified(
+            held(logits.unsafe_ptr()), held(drafts.unsafe_ptr()), held(offsets.unsafe_ptr()),
+            held(cache_lengths.unsafe_ptr()), held(draft_probs.unsafe_ptr()), held(seed.unsafe_ptr()),
+            held(temperature.unsafe_ptr()), held(top_k.unsafe_ptr()), held(top_p.unsafe_ptr()),
+            held(min_p.unsafe_ptr()), held(acceptance.unsafe_ptr()), edits, held(edit_marks.unsafe_ptr()),
+            drafts.dim_size(0), drafts.dim_size(1), logits.dim_size(1), draft_probs.dim_size(1), 0, 0,
+        )
         comptime if is_gpu[target]():
-            verify_gpu(
-                ctx, accepted.unsafe_ptr(), next_tokens.unsafe_ptr(), finite.unsafe_ptr(), logits.unsafe_ptr(),
-                drafts.unsafe_ptr(), offsets.unsafe_ptr(), cache_lengths.unsafe_ptr(), seed.unsafe_ptr(),
-                temperature.unsafe_ptr(), top_k.unsafe_ptr(), top_p.unsafe_ptr(), drafts.dim_size(0),
-                drafts.dim_size(1), logits.dim_size(1),
-            )
-            return
-        var k = drafts.dim_size(1)
-        var v = logits.dim_size(1)
-        var pl: F32P = logits.unsafe_ptr()
-        var po: U32P = offsets.unsafe_ptr()
-        var spare_ = Scratch(v)
-        var spare = spare_.ptr()
-        for s in range(drafts.dim_size(0)):
-            var tokens = Int(po[unsafe_offset=s + 1]) - Int(po[unsafe_offset=s])
-            var position = Int(cache_lengths.unsafe_ptr()[unsafe_offset=s]) + tokens
-            var heat = temperature.unsafe_ptr()[unsafe_offset=s]
-            var keep = Int(top_k.unsafe_ptr()[unsafe_offset=s])
-            var mass = top_p.unsafe_ptr()[unsafe_offset=s]
-            var n = 0
-            var token = 0
-            var fine = True
-            while True:
-                var row = pl.unsafe_offset((s * (k + 1) + n) * v)
-                fine = fine and is_finite(row, v)
-                if keep > 0 or mass < 1:
-                    for i in range(v):
-                        spare[unsafe_offset=i] = at(row, i)
-                    row = spare
-                    truncate(row, v, heat, keep, mass)
-                token = draw(row, v, heat, seed.unsafe_ptr()[unsafe_offset=s], position + n)
-                if n == k or Int(drafts.unsafe_ptr()[unsafe_offset=s * k + n]) != token:
-                    break
-                n += 1
-            accepted.unsafe_ptr()[unsafe_offset=s] = Int64(n)
-            next_tokens.unsafe_ptr()[unsafe_offset=s] = Int64(token)
-            finite.unsafe_ptr()[unsafe_offset=s] = 1 if fine else 0
-        _ = spare_^
+            verify_gpu(ctx, verified, accepted.unsafe_ptr(), next_tokens.unsafe_ptr(), finite.unsafe_ptr())
+        else:
+            verify_cpu(verified, accepted.unsafe_ptr(), next_tokens.unsafe_ptr(), finite.unsafe_ptr())
 
 
-@compiler.register("sd_mask")
-struct Mask:
-    """Logits [B (K + 1), V] with forbidden tokens at -inf: bit v of bitmask [B, P, V/32] row (b, j) allows token v."""
+@compiler.register("sd_verify_masked")
+struct VerifyMasked:
+    """`sd_verify` under grammars: bit v of bitmask [B, P, V/32] row (b, j) allows token v; P is 0, or K + 1 or more."""
 
     @staticmethod
     def execute[target: StaticString](
-        masked: OutputTensor[dtype=DType.float32, rank=2, ...],
+        accepted: OutputTensor[dtype=DType.int64, rank=1, ...],
+        next_tokens: OutputTensor[dtype=DType.int64, rank=1, ...],
+        finite: OutputTensor[dtype=DType.int32, rank=1, ...],
         logits: InputTensor[dtype=DType.float32, rank=2, ...],
-        bitmask: InputTensor[dtype=DType.int32, rank=3, ...],
         drafts: InputTensor[dtype=DType.int64, rank=2, ...],
+        offsets: InputTensor[dtype=DType.uint32, rank=1, ...],
+        cache_lengths: InputTensor[dtype=DType.uint32, rank=1, ...],
+        draft_probs: InputTensor[dtype=DType.float32, rank=3, ...],
+        seed: InputTensor[dtype=DType.uint64, rank=1, ...],
+        temperature: InputTensor[dtype=DType.float32, rank=1, ...],
+        top_k: InputTensor[dtype=DType.int64, rank=1, ...],
+        top_p: InputTensor[dtype=DType.float32, rank=1, ...],
+        min_p: InputTensor[dtype=DType.float32, rank=1, ...],
+        acceptance: InputTensor[dtype=DType.int32, rank=1, ...],
+        penalties: InputTensor[dtype=DType.float32, rank=2, ...],
+        free_from: InputTensor[dtype=DType.uint32, rank=1, ...],
+        edit_offsets: InputTensor[dtype=DType.uint32, rank=1, ...],
+        edit_tokens: InputTensor[dtype=DType.int32, rank=1, ...],
+        edit_marks: InputTensor[dtype=DType.int32, rank=1, ...],
+        edit_bias: InputTensor[dtype=DType.float32, rank=1, ...],
+        bitmask: InputTensor[dtype=DType.int32, rank=3, ...],
         ctx: DeviceContext,
     ) raises:
-        var k = drafts.dim_size(1)
-        var v = logits.dim_size(1)
-        var rows = bitmask.dim_size(1)
-        var words = bitmask.dim_size(2)
-        if rows < k + 1 or words * 32 < v:
-            raise Error("sd_mask: the bitmask has fewer rows than verified tokens, or fewer bits than the vocabulary")
+        var edits = Edits(
+            held(edit_offsets.unsafe_ptr()), held(edit_tokens.unsafe_ptr()), held(edit_marks.unsafe_ptr()),
+            held(edit_bias.unsafe_ptr()), held(penalties.unsafe_ptr()), held(free_from.unsafe_ptr()),
+            edit_tokens.dim_size(0),
+        )
+        var verified = Verified(
+            held(logits.unsafe_ptr()), held(drafts.unsafe_ptr()), held(offsets.unsafe_ptr()),
+            held(cache_lengths.unsafe_ptr()), held(draft_probs.unsafe_ptr()), held(seed.unsafe_ptr()),
+            held(temperature.unsafe_ptr()), held(top_k.unsafe_ptr()), held(top_p.unsafe_ptr()),
+            held(min_p.unsafe_ptr()), held(acceptance.unsafe_ptr()), edits, held(bitmask.unsafe_ptr()),
+            drafts.dim_size(0), drafts.dim_size(1), logits.dim_size(1), draft_probs.dim_size(1), bitmask.dim_size(1),
+            bitmask.dim_size(2),
+        )
         comptime if is_gpu[target]():
-            mask_gpu(
-                ctx, masked.unsafe_ptr(), logits.unsafe_ptr(), bitmask.unsafe_ptr(), logits.dim_size(0), k + 1, v, rows,
-                words,
-            )
-            return
-        for r in range(logits.dim_size(0)):
-            var bits = bitmask.unsafe_ptr().unsafe_offset((r // (k + 1) * rows + r % (k + 1)) * words)
-            for i in range(v):
-                var word = UInt32(bits[unsafe_offset=i // 32])
-                var allowed = (word >> UInt32(i % 32)) & 1 == 1
-                masked.unsafe_ptr()[unsafe_offset=r * v + i] = (
-                    logits.unsafe_ptr()[unsafe_offset=r * v + i] if allowed else Float32.MIN
-                )
+            verify_gpu(ctx, verified, accepted.unsafe_ptr(), next_tokens.unsafe_ptr(), finite.unsafe_ptr())
+        else:
+            verify_cpu(verified, accepted.unsafe_ptr(), next_tokens.unsafe_ptr(), finite.unsafe_ptr())

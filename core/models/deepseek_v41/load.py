@@ -118,7 +118,10 @@ def load_graph(
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraph:
-    """The step graph of a configuration on a device: how it is called and how it is traced."""
+    """The step graph of a configuration on a device: how it is called and how it is traced.
+
+    It takes grammar masks; a step without any passes none and pays nothing.
+    """
 
     config: DeepseekV41Config
     pages: PageLayout
@@ -127,14 +130,14 @@ class StepGraph:
     @property
     def key(self) -> GraphKey:
         """What it depends on, on this machine."""
-        digest = graph_digest(self.config, self.pages, gpu=not self.place.is_host)
+        digest = graph_digest(self.config, self.pages, structured_output=True, gpu=not self.place.is_host)
         return GraphKey.here(GRAPH_NAME, digest, self.place.device)
 
     def build(self) -> Graph:
         """Trace it, which takes seconds; a stored graph makes this unnecessary."""
         from specdecode.core.models.deepseek_v41.unified.driver import build_graph
 
-        return build_graph(self.config, self.pages, self.place.ref)[0]
+        return build_graph(self.config, self.pages, self.place.ref, structured_output=True)[0]
 
 
 def derived_weights(checkpoint: Checkpoint, *, exact: bool) -> dict[str, np.ndarray]:

@@ -211,6 +211,7 @@ class DeepseekV41WithDSpark:
             pos,
             batch.sampling.seed,
             batch.sampling.temperature,
+            batch.sampling.acceptance,
             weights,
             self.blocks.common(),
             block=text.dspark_block_size,

@@ -80,7 +80,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         ),
         (
             {**BATCH, "url": "/v1/completions", "body": {"model": "m", "prompt": "a", "n": 1, "min_p": 0.0}},
-            Prompt(text="a", origin="stdin:1", custom_id="r-1", options={"n": 1}),
+            Prompt(text="a", origin="stdin:1", custom_id="r-1", options={"n": 1, "min_p": 0.0}),
         ),
     ],
 )

@@ -13,6 +13,7 @@ from max.gpu.primitives.warp import shuffle_xor
 from std.utils import StaticTuple
 from ..common import F32P, I32P, I64P, U64P, U8P, at, bf16_at
 from ..quant import BF16
+from ..ratio import draft_seed
 from .base import BLOCK_THREADS, WARPS, shared, warp_sum
 from .collapse import collapse_kernel
 from .linear import linear_gpu, planes_for, pointer, memory_of, store_tile
@@ -83,8 +84,8 @@ def markov_kernel[
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(DRAW_THREADS)))
 def draft_draw_kernel(
-    values: F64P, marks: I32P, logits: F32P, slots: I32P, pos: I32P, seed: U64P, temperature: F32P, place: Int32,
-    block: Int32, vocabulary: Int32,
+    values: F64P, marks: I32P, logits: F32P, slots: I32P, pos: I32P, seed: U64P, temperature: F32P, acceptance: I32P,
+    place: Int32, block: Int32, vocabulary: Int32,
 ):
     """Grid (parts of the vocabulary, drafting requests): candidates of one place's draw."""
     var part = Int(block_idx.x)
@@ -95,7 +96,9 @@ def draft_draw_kernel(
     var s = Int(slots[unsafe_offset=r]) // Int(block)
     var x = four_logits(logits.unsafe_offset(r * n), part * PART + Int(thread_idx.x) * 4, n)
     var position = Int(pos[unsafe_offset=r]) + 1
-    var best = part_draw(x, part, part_logit(x, part), temperature[unsafe_offset=s], seed[unsafe_offset=s], position)
+    var start = Int(pos[unsafe_offset=i * Int(block)]) + 1
+    var key = draft_seed(seed[unsafe_offset=s], acceptance[unsafe_offset=s], start)
+    var best = part_draw(x, part, part_logit(x, part), temperature[unsafe_offset=s], key, position)
     store_part(values, marks, i * parts + part, best, 0)
 
 
@@ -135,7 +138,7 @@ def drafts_kernel(
 
 def draft_head_gpu(
     ctx: DeviceContext, drafts: I64P, confidence: F32P, logits: F32P, h: F32P, mix: F32P, slots: I32P, ids: I64P,
-    pos: I32P, seed: U64P, temperature: F32P, norm: F32P, head: U8P, embed: U8P, markov_head: U8P,
+    pos: I32P, seed: U64P, temperature: F32P, acceptance: I32P, norm: F32P, head: U8P, embed: U8P, markov_head: U8P,
     confidence_proj: U8P, b: Int, n: Int, c: Int, d: Int, m: Int, v: Int, block: Int, rank: Int, known: Int,
     model: F32P, mode: I32P,
 ) raises:
@@ -177,7 +180,8 @@ def draft_head_gpu(
             var home = place * requests * parts
             ctx.enqueue_function[draft_draw_kernel](
                 pointer(values).unsafe_offset(home), pointer(marks).unsafe_offset(2 * home), logits, slots, pos, seed,
-                temperature, Int32(place), Int32(block), Int32(v), grid_dim=(parts, requests), block_dim=DRAW_THREADS,
+                temperature, acceptance, Int32(place), Int32(block), Int32(v), grid_dim=(parts, requests),
+                block_dim=DRAW_THREADS,
             )
     ctx.enqueue_function[drafts_kernel](
         drafts, confidence, pointer(values), pointer(marks), pointer(dots), slots, ids, embed, confidence_proj,

@@ -77,6 +77,23 @@ def block_best(mine: Best) -> Best:
 
 
 @always_inline
+def block_sum(mine: Float64) -> Float64:
+    """The sum over a block of DRAW_THREADS, in every thread; always formed in the same tree."""
+    var sums = stack_allocation[DRAW_WARPS, DType.float64, address_space=AddressSpace.SHARED]()
+    var total = mine
+    comptime for i in range(5):
+        total += shuffle_xor(total, UInt32(16 >> i))
+    if lane_id() == 0:
+        sums[unsafe_offset=Int(warp_id())] = total
+    barrier()
+    total = sums[unsafe_offset=Int(lane_id())]
+    comptime for i in range(5):
+        total += shuffle_xor(total, UInt32(16 >> i))
+    barrier()
+    return total
+
+
+@always_inline
 def block_any(mine: Bool) -> Bool:
     """Whether it holds in a thread of the block."""
     return block_best(Best(Float64(1) if mine else Float64(0), 0)).value > 0

@@ -1,9 +1,9 @@
-"""Around the model on a GPU: merge, lookback windows, embedding, the draft block's rows, and the grammar mask."""
+"""Around the model on a GPU: merge, lookback windows, embedding, and the draft block's rows."""
 
 from std.math import ceildiv
 from max.gpu import block_idx, thread_idx
 from max.gpu.host import DeviceContext
-from ..common import F32P, I32P, I64P, U32P, U8P, at
+from ..common import F32P, I32P, I64P, U32P, U8P
 from ..engram import token_before
 from .base import BLOCK_THREADS
 from .vectors import Four, load4_bf16, store4
@@ -178,30 +178,4 @@ def block_inputs_gpu(
         ctx.enqueue_function[block_inputs_kernel](
             ids, seq, pos, last, slots, offsets, cache_lengths, accepted, next_tokens, block, Int32(n),
             grid_dim=ceildiv(n, BLOCK_THREADS), block_dim=BLOCK_THREADS,
-        )
-
-
-comptime MASK_COLUMNS = 4 * BLOCK_THREADS  # of one block
-
-
-def mask_kernel(masked: F32P, logits: F32P, bitmask: I32P, width_: Int32, vocabulary: Int32, rows: Int32, words: Int32):
-    """Grid (logit rows, ceildiv(V, MASK_COLUMNS)); `width_` verified rows a request, `rows` mask rows."""
-    var r = Int(block_idx.x)
-    var v = Int(vocabulary)
-    var width = Int(width_)
-    var bits = bitmask.unsafe_offset((r // width * Int(rows) + r % width) * Int(words))
-    var begin = Int(block_idx.y) * MASK_COLUMNS
-    for i in range(begin + Int(thread_idx.x), min(begin + MASK_COLUMNS, v), BLOCK_THREADS):
-        var allowed = (UInt32(bits[unsafe_offset=i >> 5]) >> UInt32(i & 31)) & 1 == 1
-        masked[unsafe_offset=r * v + i] = at(logits, r * v + i) if allowed else Float32.MIN
-
-
-def mask_gpu(
-    ctx: DeviceContext, masked: F32P, logits: F32P, bitmask: I32P, n: Int, width: Int, v: Int, rows: Int, words: Int
-) raises:
-    """One launch."""
-    if n > 0:
-        ctx.enqueue_function[mask_kernel](
-            masked, logits, bitmask, Int32(width), Int32(v), Int32(rows), Int32(words),
-            grid_dim=(n, ceildiv(v, MASK_COLUMNS)), block_dim=BLOCK_THREADS,
         )

@@ -1,4 +1,4 @@
-"""Top-k and top-p on a GPU, one block a row, without sorting the vocabulary.
+"""Min-p, top-k and top-p on a GPU, one block a row, without sorting the vocabulary.
 
 Tokens are ordered by (logit descending, id ascending), a 64-bit rank. The last token that stays is found digit by
 digit of its rank, each digit from a histogram of the tokens that agree with the digits so far. The first digit is a
@@ -13,7 +13,7 @@ from max.gpu import barrier, lane_id, thread_idx, warp_id
 from max.gpu.primitives.warp import shuffle_idx, shuffle_up
 from ..common import F32P
 from ..indexer import order_key
-from ..sampling import stream
+from ..sampling import min_p_floor, stream
 from .sampling import Best, DRAW_THREADS, DRAW_WARPS, LOWEST, block_best, four_logits, offer_noisy, with_noise
 
 comptime BINS = 2 * DRAW_THREADS
@@ -147,17 +147,37 @@ def last_kept[
     return rank
 
 
+@always_inline
+def rank_at(floor: Float64) -> UInt64:
+    """The last rank whose logit is at least `floor`."""
+    var logit = Float32(floor)
+    var key = order_key(logit)
+    if Float64(logit) < floor:
+        key += 1
+    if logit == 0:
+        key = order_key(Float32(-0.0))
+    return (UInt64(~key) << 32) | 0xFFFFFFFF
+
+
+def last_rank(z: F32P, n: Int, top: Float64, heat: Float32, keep: Int, mass: Float32, least: Float32) -> UInt64:
+    """The rank of the last token that top_k `keep`, min_p `least` and top_p `mass` leave, by a whole block."""
+    var scale = Float32(1 / Float64(heat))
+    var limit = UInt64.MAX
+    if keep > 0 and keep < n:
+        limit = last_kept[False](z, n, Float32(top), scale, limit, Float64(keep))
+    if least > 0:
+        limit = min(limit, rank_at(min_p_floor(top, heat, least)))
+    if mass < 1:
+        limit = last_kept[True](z, n, Float32(top), scale, limit, Float64(mass))
+    return limit
+
+
 def truncated_draw(
-    z: F32P, n: Int, top: Best, heat: Float32, keep: Int, mass: Float32, seed: UInt64, position: Int
+    z: F32P, n: Int, top: Best, heat: Float32, keep: Int, mass: Float32, least: Float32, seed: UInt64, position: Int
 ) -> Best:
     """The draw from a row's kept tokens, by a whole block; `top` is the row's best logit."""
     var scale = 1 / Float64(heat)
-    var highest = Float32(top.value)
-    var limit = UInt64.MAX
-    if keep > 0 and keep < n:
-        limit = last_kept[False](z, n, highest, Float32(scale), limit, Float64(keep))
-    if mass < 1:
-        limit = last_kept[True](z, n, highest, Float32(scale), limit, Float64(mass))
+    var limit = last_rank(z, n, top.value, heat, keep, mass, least)
     var key = stream(seed, position)
     var best = with_noise(top, scale, key)
     for begin in range(Int(thread_idx.x) * 4, n, 2 * BATCH):

@@ -1,11 +1,17 @@
-"""Verification on a GPU: every row is drawn at once, then one warp a request accepts."""
+"""Verification on a GPU: every row is drawn at once, then one warp a request accepts.
+
+Requests that test ratios are done once more, by a block each, whose results count.
+"""
 
 from std.utils import StaticTuple
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, lane_id, thread_idx
 from max.gpu.host import DeviceContext
-from ..common import F32P, I32P, I64P, U32P, U64P
+from ..common import F32P, I32P, I64P, U32P, U64P, held, lent
+from ..law import Verified
 from ..sampling import GREEDY_BELOW
+from .edits import edit_gpu
 from .linear import pointer
+from .ratio import ratio_kernel
 from .sampling import BAD, DRAW_THREADS, F64P, LOWEST, PART, SOME, block_any, four_logits, part_draw
 from .sampling import part_logit, parts_of_vocabulary, store_part, winner
 from .truncate import row_logit, truncated_draw
@@ -15,7 +21,7 @@ from .truncate import row_logit, truncated_draw
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(DRAW_THREADS)))
 def verify_draw_kernel(
     values: F64P, marks: I32P, logits: F32P, offsets: U32P, cache_lengths: U32P, seed: U64P, temperature: F32P,
-    top_k: I64P, top_p: F32P, vocabulary: Int32, width_: Int32,
+    top_k: I64P, top_p: F32P, min_p: F32P, vocabulary: Int32, width_: Int32,
 ):
     """Grid (parts of the vocabulary, rows); `width_` rows a request."""
     var part = Int(block_idx.x)
@@ -28,6 +34,7 @@ def verify_draw_kernel(
     var heat = temperature[unsafe_offset=s]
     var keep = Int(top_k[unsafe_offset=s])
     var mass = top_p[unsafe_offset=s]
+    var least = min_p[unsafe_offset=s]
     var z = logits.unsafe_offset(r * n)
     var x = four_logits(z, part * PART + Int(thread_idx.x) * 4, n)
     var bad = False
@@ -38,9 +45,9 @@ def verify_draw_kernel(
     if block_any(bad):
         flags |= BAD
     # Truncation never removes the best token, so argmax need not wait for it.
-    if heat >= GREEDY_BELOW and ((keep > 0 and keep < n) or mass < 1):
+    if heat >= GREEDY_BELOW and ((keep > 0 and keep < n) or mass < 1 or least > 0):
         if part == 0:
-            best = truncated_draw(z, n, row_logit(z, n), heat, keep, mass, seed[unsafe_offset=s], position)
+            best = truncated_draw(z, n, row_logit(z, n), heat, keep, mass, least, seed[unsafe_offset=s], position)
             best.value = 1
         else:
             best.value = LOWEST
@@ -72,24 +79,34 @@ def accept_kernel(
         finite[unsafe_offset=s] = 1 if fine else 0
 
 
-def verify_gpu(
-    ctx: DeviceContext, accepted: I64P, next_tokens: I64P, finite: I32P, logits: F32P, drafts: I64P, offsets: U32P,
-    cache_lengths: U32P, seed: U64P, temperature: F32P, top_k: I64P, top_p: F32P, b: Int, k: Int, v: Int,
-) raises:
-    """Two launches."""
-    if b == 0:
+def verify_gpu(ctx: DeviceContext, verified: Verified, accepted: I64P, next_tokens: I64P, finite: I32P) raises:
+    """Two launches, up to two more with edits or a grammar, and one with ratio tests."""
+    verified.check()
+    if verified.b == 0:
         return
-    var rows = b * (k + 1)
-    var parts = parts_of_vocabulary(v)
+    var given = verified
+    var rows = verified.b * (verified.k + 1)
+    var changed = verified.edits.entries > 0 or verified.mask_rows > 0
+    var copy = ctx.enqueue_create_buffer[DType.float32](rows * verified.v if changed else 1)
+    if changed:
+        edit_gpu(ctx, pointer(copy), verified)
+        given.logits = held(pointer(copy))
+    var parts = parts_of_vocabulary(verified.v)
     var values = ctx.enqueue_create_buffer[DType.float64](rows * parts)
     var marks = ctx.enqueue_create_buffer[DType.int32](2 * rows * parts)
     ctx.enqueue_function[verify_draw_kernel](
-        pointer(values), pointer(marks), logits, offsets, cache_lengths, seed, temperature, top_k, top_p, Int32(v),
-        Int32(k + 1), grid_dim=(parts, rows), block_dim=DRAW_THREADS,
+        pointer(values), pointer(marks), lent(given.logits), lent(given.offsets), lent(given.cache_lengths),
+        lent(given.seed), lent(given.temperature), lent(given.top_k), lent(given.top_p), lent(given.min_p),
+        Int32(given.v), Int32(given.k + 1), grid_dim=(parts, rows), block_dim=DRAW_THREADS,
     )
     ctx.enqueue_function[accept_kernel](
-        accepted, next_tokens, finite, pointer(values), pointer(marks), drafts, Int32(parts), Int32(k),
-        grid_dim=b, block_dim=32,
+        accepted, next_tokens, finite, pointer(values), pointer(marks), lent(given.drafts), Int32(parts),
+        Int32(given.k), grid_dim=given.b, block_dim=32,
     )
+    if given.prob_rows > 0 and given.k > 0:
+        ctx.enqueue_function[ratio_kernel](
+            accepted, next_tokens, finite, given, grid_dim=given.b, block_dim=DRAW_THREADS
+        )
+    _ = copy^
     _ = values^
     _ = marks^

@@ -182,7 +182,7 @@ def build_graph(
             enable_structured_output=structured_output,
         )
         outputs = step(batch)
-        names = ["num_accepted", "next_tokens", "next_draft_tokens", "confidence", "finite", "logits"]
+        names = ["num_accepted", "next_tokens", "next_draft_tokens", "confidence", "finite", "logits", "draft_logits"]
         names += ["engram_lookback_history"] if outputs.extra else []
         inner = taken.outputs if taken is not None else {}
         graph.output(*outputs.values(), *inner.values())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from max.driver import Buffer
+from max.driver import CPU, Buffer
 
 from specdecode.core.engine.captured import CapturedSteps
 from specdecode.core.engine.staging import Landing
@@ -92,6 +92,8 @@ class UnifiedDSparkDeepseekV41GpuModel(UnifiedDSparkDeepseekV41Model):
             next_draft_tokens=drafts[:, block].copy(),
             confidence=confidence[:, block].copy(),
             finite=finite != 0,
+            logits=lambda: outputs.logits.to(CPU()).to_numpy(),
+            draft_logits=lambda: outputs.draft_logits.to(CPU()).to_numpy(),
         )
 
     def verify_replay(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> None:

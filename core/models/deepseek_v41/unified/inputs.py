@@ -7,7 +7,7 @@ requests, K draft tokens a request, n the longest Engram n-gram. Every buffer li
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ class UnifiedSpecDecodeInputs:
         vision_scatter_indices: one int32 [image rows] per device, the token rows that the image rows replace.
         hidden_states: hidden states handed from step to step; this graph keeps them inside.
         draft_tokens: int64 [B, K] proposals to verify; -1 where there is none, and after it.
-        draft_probs_full: float32 [B, K, V] for a ratio test; draws keyed by position need none.
+        draft_probs_full: float32 [B, K, V] for ratio tests; [B, 0, V] where acceptance compares draws.
         seed: uint64 [B].
         temperature: float32 [B]; below 1e-5 argmax.
         top_k: int64 [B]; 0 or less: all.
@@ -41,9 +41,10 @@ class UnifiedSpecDecodeInputs:
         in_thinking_phase: bool [B], for acceptance that is relaxed while thinking; not supported.
         draft_slot_ids: int32 [N], request * block + place of each row of the next draft block; none: skip it.
         draft_block_offsets: uint32 [B + 1], where each request's block begins in them, and the end.
-        pinned_bitmask: int32 [B, at least K + 1, V / 32], the tokens that a grammar allows after each draft.
+        pinned_bitmask: int32 [B, at least K + 1, V / 32], the tokens that a grammar allows after each draft; no rows
+            where no request has a grammar.
         wait_payload: int64 [2], tells the device that the mask is filled.
-        device_bitmask_scratch: int32, the device's copy of the mask.
+        device_bitmask_scratch: int32, room for a device's copy of the mask.
         structured_output: whether the graph takes the three mask buffers.
     """
 
@@ -69,6 +70,35 @@ class UnifiedSpecDecodeInputs:
     structured_output: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class LawInputs:
+    """What else the target's law depends on, beyond the reference page's inputs; B requests, E edits.
+
+    Attributes:
+        min_p: float32 [B], the share of the best token's probability that a token needs; 0: all.
+        acceptance: int32 [B], 0 sample-and-match, 1 rejection, 2 block verification.
+        penalties: float32 [B, 3]: repetition (1: none), frequency, presence (0: none).
+        free_from: uint32 [B], the position from which banned tokens are allowed.
+        edit_offsets: uint32 [B + 1], where each request's edits begin, and the end.
+        edit_tokens, edit_marks, edit_bias: int32, int32, float32 [E]: tokens, each once a request; 1 banned, 2 seen,
+            4 each time in the output; what is added to the logit.
+    """
+
+    min_p: Buffer
+    acceptance: Buffer
+    penalties: Buffer
+    free_from: Buffer
+    edit_offsets: Buffer
+    edit_tokens: Buffer
+    edit_marks: Buffer
+    edit_bias: Buffer
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """In graph order."""
+        return tuple(getattr(self, known.name) for known in fields(self))
+
+
 @dataclass
 class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
     """Graph inputs for one step of target-plus-drafter decoding.
@@ -89,6 +119,7 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
         engram_lookback_source: int64 [B] row of the history to read instead; -1 reads the ids.
         engram_lookback_history: int64 [rows, n - 1] windows that the previous step recorded, one a request.
         engram_host_buffers: per Engram layer its table uint8 [R, E] and scales uint8 [R, E / 32].
+        law: set by the batch processor after the rest.
     """
 
     tokens: Buffer
@@ -103,6 +134,7 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
     engram_lookback_source: Buffer | None = None
     engram_lookback_history: Buffer | None = None
     engram_host_buffers: Sequence[Buffer] = ()
+    law: LawInputs | None = field(default=None, init=False)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -114,7 +146,7 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
         self._refuse_unsupported()
         caches = _given("kv_cache_inputs", self.kv_cache_inputs)
         drafts = _given("draft_tokens", self.draft_tokens)
-        required = (*_SAMPLING, "draft_slot_ids", "draft_block_offsets")
+        blocks = ("draft_slot_ids", "draft_block_offsets")
         masks = _MASKS if self.structured_output else ()
         merged = self.tokens.shape[0] + drafts.shape[0] * drafts.shape[1]
         return (
@@ -125,7 +157,9 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
             self.return_n_logits,
             *caches.buffers,
             drafts,
-            *(_given(name, getattr(self, name)) for name in (*required, *masks)),
+            *(_given(name, getattr(self, name)) for name in ("draft_probs_full", *_SAMPLING)),
+            *_given("law", self.law).buffers,
+            *(_given(name, getattr(self, name)) for name in (*blocks, *masks)),
             *self._engram(),
             _placeholder(merged),
         )
@@ -176,7 +210,6 @@ _REFUSED = {
     ),
     "lora_buffers": "adapters are not supported",
     "hidden_states": "this graph keeps the drafter's hidden states inside",
-    "draft_probs_full": "acceptance compares draws keyed by position and takes no draft probabilities",
     "in_thinking_phase": "acceptance is the same in every phase",
 }
 

@@ -37,6 +37,7 @@ class UnifiedEagleOutputs:
         confidence: float32 [B, block], raw logits of "this draft is accepted if those before it are".
         finite: int32 [B], 0 where a row that was read held NaN or infinity.
         logits: float32 [B (K + 1), V], each request's last token, then its draft positions.
+        draft_logits: float32 [N, V], what the next block was drawn from; N rows, one a draft slot.
         engram_lookback_history: int64 [B, n - 1], what the next step may read its lookback from; None without
             Engram.
     """
@@ -47,6 +48,7 @@ class UnifiedEagleOutputs:
     confidence: Buffer
     finite: Buffer
     logits: Buffer
+    draft_logits: Buffer
     engram_lookback_history: Buffer | None = None
 
 
@@ -86,7 +88,11 @@ class UnifiedDSparkDeepseekV41Model:
         self.config, self.leaves = config, leaves
         self._graph, self._tables = graph, tuple(engram_host_buffers)
         runtime = BatchRuntime(
-            leaves=leaves, page_size=pages.page_size, num_draft_tokens=text.dspark_block_size, device=device
+            leaves=leaves,
+            page_size=pages.page_size,
+            num_draft_tokens=text.dspark_block_size,
+            structured_output=True,
+            device=device,
         )
         self.batch_processor = self.batch_processor_cls(config, runtime)
         self.page_size = pages.page_size
@@ -133,4 +139,6 @@ def result_of(outputs: UnifiedEagleOutputs, *, draft: bool) -> StepResult:
         next_draft_tokens=outputs.next_draft_tokens.to_numpy()[:, block],
         confidence=outputs.confidence.to_numpy()[:, block],
         finite=outputs.finite.to_numpy() != 0,
+        logits=outputs.logits.to_numpy,
+        draft_logits=outputs.draft_logits.to_numpy,
     )

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 from specdecode.core.cache.leaves import KVCacheInputs
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
-from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs, no_images
-from specdecode.core.models.deepseek_v41.unified.limits import UNLIMITED, limits
+from specdecode.core.models.deepseek_v41.unified.inputs import LawInputs, UnifiedDSparkDeepseekV41Inputs, no_images
+from specdecode.core.models.deepseek_v41.unified.limits import (
+    UNLIMITED,
+    edits_size,
+    fill_edits,
+    limits,
+    mask_rows,
+    probs_rows,
+)
 
 if TYPE_CHECKING:
     from max.driver import Device
@@ -33,6 +40,7 @@ class BatchRuntime:
         engram_host_buffers: the Engram tables and scales in graph order; bound by the model when empty.
         num_draft_tokens: draft positions K of `prepare_initial_token_inputs`.
         draft: whether its steps draft the next block.
+        structured_output: whether the graph takes grammar masks.
         device: where the inputs are staged to; None on the CPU.
     """
 
@@ -41,6 +49,7 @@ class BatchRuntime:
     engram_host_buffers: Sequence[Buffer] = ()
     num_draft_tokens: int = 0
     draft: bool = True
+    structured_output: bool = False
     device: Device | None = None
 
 
@@ -64,6 +73,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
         self._no_images = no_images(text.hidden_size)
         self._kept: dict[tuple[str, tuple[int, ...]], tuple[NDArray[Any], Buffer]] = {}
         self._limited: set[tuple[str, tuple[int, ...]]] = set()
+        self._vocab = text.vocab_size
 
     def bind_ep_buffers(self, buffers: Sequence[Buffer]) -> None:
         """Bind the expert-parallel buffers made at model load; on one device there are none.
@@ -133,7 +143,9 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
         fill = self._filled
         caches = kv_cache_inputs if kv_cache_inputs is not None else self._caches(rows)
         ends = [0, *accumulate(len(row.tokens) for row in rows)]
-        return UnifiedDSparkDeepseekV41Inputs(
+        limited = self._limits(rows)
+        law = LawInputs(min_p=limited.pop("min_p"), acceptance=limited.pop("acceptance"), **self._edits(rows))
+        inputs = UnifiedDSparkDeepseekV41Inputs(
             tokens=fill("tokens", np.int64, (ends[-1],), list(chain.from_iterable(r.tokens for r in rows))),
             input_row_offsets=fill("input_row_offsets", np.uint32, (b + 1,), ends),
             return_n_logits=self._constant("return_n_logits", np.int64, (1,), 1),
@@ -146,10 +158,14 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
             draft_tokens=self._ragged("draft_tokens", np.int64, [r.draft_tokens for r in rows], width, -1),
             seed=fill("seed", np.uint64, (b,), [row.seed % _SEEDS for row in rows]),
             temperature=fill("temperature", np.float32, (b,), [row.temperature for row in rows]),
-            **self._limits(rows),
+            draft_probs_full=self._draft_probs(rows, width),
+            **limited,
+            **self._masks(rows, width),
             draft_slot_ids=self._steps("draft_slot_ids", np.int32, b * self._block if draft else 0, 1),
             draft_block_offsets=self._steps("draft_block_offsets", np.uint32, b + 1, self._block if draft else 0),
         )
+        inputs.law = law
+        return inputs
 
     def _check(self, place: int, row: StepRow, width: int) -> None:
         """Refuse what a kernel would read or write past its end for."""
@@ -215,6 +231,50 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
             else:
                 inputs[name] = self._constant(name, dtype, shape, neutral)
         return inputs
+
+    def _edits(self, rows: Sequence[StepRow]) -> dict[str, Buffer]:
+        b, size = len(rows), edits_size(rows)
+        shapes = {
+            "penalties": (np.float32, (b, 3)),
+            "free_from": (np.uint32, (b,)),
+            "edit_offsets": (np.uint32, (b + 1,)),
+            "edit_tokens": (np.int32, (size,)),
+            "edit_marks": (np.int32, (size,)),
+            "edit_bias": (np.float32, (size,)),
+        }
+        key = ("edit_offsets", (b + 1,))
+        stale = key not in self._kept or key in self._limited
+        pairs = {name: self._array(name, dtype, shape) for name, (dtype, shape) in shapes.items()}
+        if size or stale:
+            fill_edits(rows, {name: array for name, (array, _) in pairs.items()})
+            (self._limited.add if size else self._limited.discard)(key)
+        return {name: buffer for name, (_, buffer) in pairs.items()}
+
+    def _draft_probs(self, rows: Sequence[StepRow], width: int) -> Buffer:
+        tested = probs_rows(rows, width)
+        array, buffer = self._array("draft_probs_full", np.float32, (len(rows), tested, self._vocab))
+        if tested:
+            for place, row in enumerate(rows):
+                if row.draft_probs is not None:
+                    array[place, : len(row.draft_probs)] = row.draft_probs
+        return buffer
+
+    def _masks(self, rows: Sequence[StepRow], width: int) -> dict[str, Any]:
+        if not self.runtime.structured_output:
+            return {}
+        shape = (len(rows), mask_rows(rows, width), -(-self._vocab // 32))
+        array, buffer = self._array("pinned_bitmask", np.int32, shape)
+        if shape[1]:
+            for place, row in enumerate(rows):
+                array[place] = -1
+                if row.mask is not None:
+                    array[place, : len(row.mask)] = row.mask
+        return {
+            "structured_output": True,
+            "pinned_bitmask": buffer,
+            "wait_payload": self._constant("wait_payload", np.int64, (2,), 0),
+            "device_bitmask_scratch": self._constant("device_bitmask_scratch", np.int32, shape, 0),
+        }
 
     def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> tuple[NDArray[Any], Buffer]:
         """The kept array of this name and shape, and the buffer over the same memory."""

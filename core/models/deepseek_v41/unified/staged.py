@@ -10,10 +10,11 @@ import numpy as np
 from max.driver import Buffer
 
 from specdecode.core.cache.leaves import KVCacheInputs
-from specdecode.core.engine.staging import Frame, Name, Pair, Recent
+from specdecode.core.engine.staging import Frame, Name, Pair, Recent, pinned_bytes, typed
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs
+from specdecode.core.models.deepseek_v41.unified.limits import edits_size, mask_rows, probs_rows
 from specdecode.core.models.deepseek_v41.unified.processor import (
     BatchRuntime,
     UnifiedDSparkDeepseekV41BatchProcessor,
@@ -21,9 +22,11 @@ from specdecode.core.models.deepseek_v41.unified.processor import (
 
 FRAMES = 48
 """Shapes of steps whose inputs stay allocated; more than there are recordings, as those hold on to their frames."""
-ON_HOST = ("return_n_logits", "max_k", "min_top_p")
+ON_HOST = ("return_n_logits", "max_k", "min_top_p", "wait_payload")
 """Inputs that the graph takes from the CPU; no kernel reads them, so a recording need not know their values."""
-Shape = tuple[int, int, int, int, bool]
+PINNED = "pinned_bitmask"
+"""The input that kernels read from the host's memory."""
+Shape = tuple[int, int, int, int, bool, int, int, int]
 
 
 @dataclass(kw_only=True)
@@ -54,8 +57,10 @@ class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
         self._written: list[Sequence[int] | None] = []
 
     def shape_of(self, rows: Sequence[StepRow], width: int, draft: bool) -> Shape:
-        """What every size of a step follows from: requests, tokens, draft positions, page table, drafting or not."""
-        return len(rows), sum(len(row.tokens) for row in rows), width, _table_width(rows), draft
+        """What every size of a step follows from: requests, tokens, draft positions, page table, drafting or not, and
+        how many edits, rows of drafters' probabilities and rows of grammar masks there are."""
+        sizes = edits_size(rows), probs_rows(rows, width), mask_rows(rows, width)
+        return len(rows), sum(len(row.tokens) for row in rows), width, _table_width(rows), draft, *sizes
 
     def prepare(
         self,
@@ -89,9 +94,17 @@ class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
         return inputs
 
     def _staged(self) -> _Kept:
-        here = {name: pair for name, pair in self._kept.items() if name[0] in ON_HOST}
+        here = {name: pair for name, pair in self._kept.items() if name[0] in ON_HOST or name[0] == PINNED}
         frame = Frame({name: array for name, (array, _) in self._kept.items() if name not in here}, self._device)
         return _Kept(frame=frame, arrays={**here, **frame.arrays}, written=self._written, limited=self._limited)
+
+    def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> Pair:
+        if name != PINNED or (name, shape) in self._kept:
+            return super()._array(name, dtype, shape)
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        buffer = typed(pinned_bytes(max(size, 1), self._device), 0, dtype, shape)
+        pair = self._kept[name, shape] = (buffer.to_numpy(), buffer)
+        return pair
 
     def _check_pages(self, place: int, row: StepRow) -> None:
         if self._written[place] is not row.pages:
