@@ -17,6 +17,7 @@ from specdecode.core.engine.step import StepModel, StepRow
 from specdecode.core.engine.widths import Draft, FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round
+from specdecode.core.text.constraint import Constraint
 from specdecode.core.text.output_text import OutputText
 
 
@@ -28,6 +29,7 @@ class Sequence:
         tokens: prompt and output so far. Once the prompt is in, all but the last of them are in the
         caches. cache_length: tokens in the caches. drafts: proposals for the positions after `tokens`.
         confidence: the drafter's raw logits of their acceptance.
+        constraint: what the output may be; None where it may be anything.
         text: what the output says; None where nobody asked for text. pieces: what it has released so far.
         stopped_by: the stop token or stop string that ended the sequence.
     """
@@ -42,6 +44,7 @@ class Sequence:
     drafts: list[int] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
+    constraint: Constraint | None = None
     text: OutputText | None = None
     pieces: list[str] = field(default_factory=list)
     stopped_by: int | str | None = None
@@ -183,6 +186,9 @@ class Scheduler:
             temperature=s.request.temperature,
             top_k=s.request.top_k,
             top_p=s.request.top_p,
+            mask=None
+            if s.constraint is None or s.constraint.free or not work.yields
+            else s.constraint.masks(work.drafts),
         )
 
     def _admit(self) -> None:

@@ -35,6 +35,8 @@ class StepRow:
         seed: key of the request's draws, together with the position.
         temperature: 0 for argmax.
         top_k, top_p: what the target's draws are limited to, as in `Request`; 0 and 1 = all tokens.
+        mask: int32 [len(draft_tokens) + 1, ceil(vocab_size / 32)], what the target may draw after the first j drafts:
+            bit v % 32 of word v // 32 of row j allows token v. None = everything.
     """
 
     tokens: Sequence[int]
@@ -46,6 +48,7 @@ class StepRow:
     temperature: float
     top_k: int = 0
     top_p: float = 1.0
+    mask: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ OPTIONS = {
     "--chat", "--system", "--thinking", "--effort", "--min-tokens", "--stop", "--stop-token-id", "--include-stop",
     "--ignore-eos", "--compare", "--trace-tokens", "--output", "--output-format", "--resume", "--as-completed",
     "--show-config", "--confidence-threshold", "--top-k", "--top-p", "--n",
+    "--json-schema", "--json-object", "--regex", "--grammar", "--thinking-budget",
 }  # fmt: skip
 
 
@@ -44,7 +45,17 @@ def test_help_imports_nothing_heavy():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in result.stderr.split()}
     assert "typer" in loaded
-    assert not loaded & {"max", "numpy", "tokenizers", "safetensors", "rich", "pydantic", "yaml", "jinja2"}
+    assert not loaded & {
+        "max",
+        "numpy",
+        "tokenizers",
+        "safetensors",
+        "llguidance",
+        "rich",
+        "pydantic",
+        "yaml",
+        "jinja2",
+    }
 
 
 def cpu_seconds(command: list[str]) -> float:
@@ -78,7 +89,7 @@ def test_the_options_of_generate(panels, monkeypatch):
     assert set(named) == OPTIONS
     for example in ("", " --draft-tokens auto", " --confidence-threshold 0.5"):
         assert f"specdecode generate examples/prompts.txt{example}\n" in re.sub(r" +\n", "\n", result.stdout)
-    for panel in ("Conversation", "Sampling", "Stopping", "Speculation", "Running", "Output"):
+    for panel in ("Conversation", "Sampling", "Structured output", "Stopping", "Speculation", "Running", "Output"):
         assert (f"─ {panel} ─" in result.stdout) is panels
 
 

@@ -36,6 +36,11 @@ def limited(logits: NDArray[np.float64], temperature: float, top_k: int, top_p: 
     return result
 
 
+def unpacked(row: NDArray[np.int32], size: int) -> NDArray[np.bool_]:
+    """A row of a mask as bool [size]."""
+    return (row.astype(np.uint32)[np.arange(size) // 32] >> (np.arange(size) % 32)) & 1 == 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tables:
     """Logits [V, V, V] of target and drafter, indexed by the token before last and the last one."""
@@ -63,9 +68,10 @@ class Tables:
         temperature: float,
         top_k: int = 0,
         top_p: float = 1.0,
+        mask: NDArray[np.bool_] | None = None,
     ) -> int:
         """The token at `position`, given the two before it: argmax, or the position-keyed Gumbel draw."""
-        logits = table[before, last]
+        logits = table[before, last] if mask is None else np.where(mask, table[before, last], -np.inf)
         if temperature > 0:
             logits = limited(logits, temperature, top_k, top_p)
             logits = logits / temperature + gumbel(seed, position, len(logits))
@@ -145,7 +151,10 @@ class ToyModel:
     def _target(self, row: StepRow, position: int, batch: int) -> int:
         """The target's sample for the position after `position`."""
         before, last = self._read(row, position - 1), self._read(row, position)
-        return self._sample(row, self.tables.target, before, last, position + 1, top_k=row.top_k, top_p=row.top_p)
+        limits = {"top_k": row.top_k, "top_p": row.top_p}
+        if row.mask is not None:
+            limits["mask"] = unpacked(row.mask[position - row.cache_length - len(row.tokens) + 1], self.vocab_size)
+        return self._sample(row, self.tables.target, before, last, position + 1, **limits)
 
     def _drafts(self, row: StepRow, position: int, anchor: int) -> list[int]:
         before, last, drafts = self._read(row, position), anchor, []

@@ -1,0 +1,239 @@
+"""Which tokens a request may draw, position by position: reasoning with its budget, then a grammar.
+
+A mask belongs to the target's law, so it is applied at every verified row: row j says what is allowed after the first j
+drafts. States are values that nothing changes. Drafts are followed from the state of the committed tokens and leave it
+as it is, so whatever is rejected has never happened, and nothing is ever rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdecode.core.errors import SpecdecodeError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+Row = NDArray[np.int32]
+"""[W] with W = ceil(V / 32): bit v % 32 of word v // 32 allows token v."""
+
+
+class ConstraintError(SpecdecodeError):
+    """A request's grammar can go on no further; other requests can."""
+
+
+class State(Protocol):
+    """What may come after some tokens.
+
+    Attributes:
+        row: which tokens may be next.
+        finished: whether nothing but the end may follow, or has followed.
+        ended: whether the last token was one that ends a text and is not part of it.
+        free: whether nothing will ever be forbidden.
+    """
+
+    @property
+    def row(self) -> Row: ...
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def free(self) -> bool: ...
+
+    def after(self, token: int) -> State | None:
+        """The state after one more token; None where it is forbidden."""
+        ...
+
+
+class Free:
+    """Anything may follow."""
+
+    finished = ended = False
+    free = True
+
+    def __init__(self, vocab_size: int) -> None:
+        self.row = np.full(-(-vocab_size // 32), -1, np.int32)
+
+    def after(self, token: int) -> State | None:
+        return self
+
+
+class Reasoning:
+    """Anything may follow until `end`; where a budget is used up, nothing else than `end`.
+
+    Args:
+        end: the id of `</think>`.
+        left: tokens of reasoning that may still come before it; None = no limit.
+        then: the state after `end`.
+    """
+
+    finished = ended = free = False
+
+    def __init__(self, vocab_size: int, *, end: int, left: int | None, then: State) -> None:
+        self._size, self._end, self._left, self._then = vocab_size, end, left, then
+
+    @cached_property
+    def row(self) -> Row:
+        return Free(self._size).row if self._left != 0 else only(self._size, (self._end,))
+
+    def after(self, token: int) -> State | None:
+        if token == self._end:
+            return self._then
+        if self._left == 0:
+            return None
+        left = None if self._left is None else self._left - 1
+        return self if left is None else Reasoning(self._size, end=self._end, left=left, then=self._then)
+
+
+class Matching:
+    """A text of a grammar is being written.
+
+    Where the text is complete, ending tokens are allowed, too. Whether a token is legal is read from the mask and from
+    nothing else.
+
+    Args:
+        matcher: llguidance's state after the tokens so far; nobody else may change it.
+        endings: the row of the ids that end the text and are not part of it: end-of-sequence and stop ids.
+        eos: the id that llguidance knows as the end.
+    """
+
+    ended = free = False
+
+    def __init__(self, matcher: LLMatcher, *, endings: Row, eos: int) -> None:
+        self._matcher, self._endings, self._eos = matcher, endings, eos
+
+    @cached_property
+    def row(self) -> Row:
+        """Raises `ConstraintError` where nothing can follow an unfinished text, or where a limit is hit."""
+        if not self._complete and not self._more.any():
+            raise ConstraintError("The grammar needs text that no token of the vocabulary spells.")
+        return self._more | self._endings if self._complete else self._more
+
+    @property
+    def finished(self) -> bool:
+        _ = self.row  # raises where it must
+        return not self._more.any()
+
+    def after(self, token: int) -> State | None:
+        if allows(self._more, token):
+            matcher = self._matcher.deep_copy()
+            matcher.consume_token(token)
+            return Matching(matcher, endings=self._endings, eos=self._eos)
+        return Ended(self._endings) if self._complete and allows(self._endings, token) else None
+
+    @cached_property
+    def _more(self) -> Row:
+        """Tokens that the text can go on with."""
+        row = np.frombuffer(self._matcher.compute_bitmask(), np.int32).copy()
+        if self._matcher.is_error():
+            raise ConstraintError(f"The grammar is too complex at this place: {self._matcher.get_error()}")
+        row[self._eos // 32] &= ~_bit(self._eos)
+        return row
+
+    @cached_property
+    def _complete(self) -> bool:
+        return self._matcher.is_accepting()
+
+
+class Ended:
+    """A text of a grammar has ended; whatever else is drawn in the same block does not count."""
+
+    finished = ended = True
+    free = False
+
+    def __init__(self, endings: Row) -> None:
+        self.row = endings
+
+    def after(self, token: int) -> State | None:
+        return self if allows(self.row, token) else None
+
+
+class Constraint:
+    """One request's masks. It begins in `state` and moves on by committed tokens alone."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._ahead: list[tuple[int, State]] = []
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text is complete and nothing may follow, or an ending token has followed."""
+        return self._state.finished
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last committed token ended the text without being part of it."""
+        return self._state.ended
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing will be forbidden any more."""
+        return self._state.free
+
+    def masks(self, drafts: Sequence[int]) -> NDArray[np.int32]:
+        """What is allowed after none, one, … all of some drafts.
+
+        Returns:
+            int32 [len(drafts) + 1, W]. A forbidden draft is rejected at its own row, so the rows behind it are never
+            read; they are 0, and nothing could be accepted through them.
+        """
+        rows = np.zeros((len(drafts) + 1, len(self._state.row)), np.int32)
+        rows[0] = self._state.row
+        self._ahead = []
+        state = self._state
+        for place, token in enumerate(drafts, start=1):
+            following = state.after(token)
+            if following is None:
+                break
+            try:
+                rows[place] = following.row
+            except ConstraintError:  # it is raised again if this draft is committed
+                break
+            self._ahead.append((token, following))
+            state = following
+        return rows
+
+    def commit(self, tokens: Iterable[int]) -> None:
+        """Go on by tokens; what comes behind the end does not count.
+
+        Raises:
+            ConstraintError: the grammar can go on no further.
+            RuntimeError: a token was forbidden, so the model has not applied the mask.
+        """
+        for token in tokens:
+            if self._state.finished:
+                return
+            self._state = self._after(token)
+            _ = self._state.row  # raises where it must
+
+    def _after(self, token: int) -> State:
+        if self._ahead and self._ahead[0][0] == token:  # its row is known already
+            return self._ahead.pop(0)[1]
+        self._ahead = []
+        state = self._state.after(token)
+        if state is None:
+            raise RuntimeError(f"the model drew token {token}, which the request's mask forbids")
+        return state
+
+
+def only(vocab_size: int, tokens: Iterable[int]) -> Row:
+    """The row that allows these tokens and no other."""
+    row = np.zeros(-(-vocab_size // 32), np.int32)
+    for token in tokens:
+        row[token // 32] |= _bit(token)
+    return row
+
+
+def allows(row: Row, token: int) -> bool:
+    """Whether a row allows a token; one that the vocabulary has not is not allowed."""
+    return 0 <= token < 32 * len(row) and bool(row[token // 32] & _bit(token))
+
+
+def _bit(token: int) -> np.int32:
+    return np.uint32(1 << token % 32).astype(np.int32)
