@@ -111,7 +111,7 @@ class Matching:
     @cached_property
     def row(self) -> Row:
         """Raises `ConstraintError` where nothing can follow an unfinished text, or where a limit is hit."""
-        if not self._complete and not self._more.any():
+        if not self._more.any() and not self._complete:
             raise ConstraintError("The grammar needs text that no token of the vocabulary spells.")
         return self._more | self._endings if self._complete else self._more
 
@@ -132,7 +132,10 @@ class Matching:
         """Tokens that the text can go on with."""
         row = np.frombuffer(self._matcher.compute_bitmask(), np.int32).copy()
         if self._matcher.is_error():
-            raise ConstraintError(f"The grammar is too complex at this place: {self._matcher.get_error()}")
+            reason = self._matcher.get_error().partition("\n")[0]
+            if reason.startswith("NoExtension"):  # a dead end
+                return np.zeros_like(row)
+            raise ConstraintError(f"The grammar is too complex at this place: {reason}.")
         row[self._eos // 32] &= ~_bit(self._eos)
         return row
 
