@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from specdecode.core.text.grammar import Grammar, json_schema
@@ -19,6 +20,15 @@ def _lark(value: object) -> Grammar:
 
 def _regex(value: object) -> Grammar:
     return Grammar(kind="regex", text=_text(value))
+
+
+def _choice(value: object) -> Grammar:
+    """One of some texts."""
+    if not isinstance(value, list) or not value:
+        raise ValueError("it must be a list of texts, none of them empty")
+    return Grammar(
+        kind="lark", text="start: " + " | ".join(json.dumps(_text(one), ensure_ascii=False) for one in value)
+    )
 
 
 def _flag(value: object) -> Grammar | None:
@@ -54,6 +64,7 @@ _STRUCTURED: dict[str, Callable[[object], Grammar | None]] = {
     "json_object": _flag,
     "regex": _regex,
     "grammar": _lark,
+    "choice": _choice,
 }
 GRAMMAR_KINDS: dict[str, Callable[[object], object]] = {
     "response_format": _response_format,
@@ -62,6 +73,7 @@ GRAMMAR_KINDS: dict[str, Callable[[object], object]] = {
     "guided_json_object": _flag,
     "guided_regex": _regex,
     "guided_grammar": _lark,
+    "guided_choice": _choice,
 }
 """Keys of a row, each with how its value is read; None says that the text is free."""
 
