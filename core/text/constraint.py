@@ -130,7 +130,8 @@ class Matching:
     @cached_property
     def _more(self) -> Row:
         """Tokens that the text can go on with."""
-        row = np.frombuffer(self._matcher.compute_bitmask(), np.int32).copy()
+        # llguidance has a word too many where V is a multiple of 32.
+        row = np.frombuffer(self._matcher.compute_bitmask(), np.int32)[: len(self._endings)].copy()
         if self._matcher.is_error():
             reason = self._matcher.get_error().partition("\n")[0]
             if reason.startswith("NoExtension"):  # a dead end

@@ -221,6 +221,50 @@ def test_what_comes_first_ends_the_request(width):
     assert end(stop_ids=frozenset({3})) == ("bb", FinishReason.STOP, 3)
 
 
+class Prefers:
+    """In place of tables: position p drafts one token, and draws the first of several that its mask allows."""
+
+    target = SimpleNamespace(shape=(WORDS.vocab_size,))
+    drafter = None
+
+    def __init__(self, drafted: list[str], wanted: list[list[str]]) -> None:
+        self._drafted = [0, *WORDS.ids(*drafted)]
+        self._wanted = [[], *(WORDS.ids(*texts) for texts in wanted)]
+
+    def sample(self, table, before, last, *, position: int, seed: int, temperature: float, mask=None, **limits) -> int:
+        if table is None:
+            return self._drafted[position] if position < len(self._drafted) else EOS
+        return next(token for token in self._wanted[position] if mask is None or mask[token])
+
+
+def preferred(drafted: list[str], wanted: list[list[str]], language: Language, **options) -> Completion:
+    model = ToyModel(Prefers(drafted, wanted), block_size=len(drafted) - 1)
+    [done] = complete(model, [request(language, prompt=(1,), max_tokens=len(wanted), **options)])
+    return done
+
+
+def test_an_illegal_draft_in_a_block():
+    """FAULTS 21: behind the first token the drafts are a, x, b, and the grammar is a b*."""
+    language = cat(letter("c"), cat(letter("a"), star(letter("b"))))
+    drafts, wanted = ["c", "a", "c", "b"], [["c"], ["a"], ["c", "b"], ["c", "a", "<eos>"]]
+    done = preferred(drafts, wanted, language)
+    assert done.tokens == tuple(WORDS.ids("c", "a", "b", "<eos>"))
+    assert [(r.proposed, r.accepted, r.emitted) for r in done.rounds][0] == (3, 1, 2)
+    assert preferred(drafts, wanted, language, draft_tokens=0).tokens == done.tokens
+
+
+def test_the_end_of_reasoning_in_a_block():
+    """FAULTS 23: behind the first token the drafts are t1, </think>, and what may not and what may begin the answer."""
+    language = cat(letter("a"), star(letter("b")))
+    drafts = ["c", "c", "</think>", "c", "a"]
+    wanted = [["c"], ["c"], ["</think>"], ["c", "a"], ["c", "b"], ["<eos>"]]
+    done = preferred(drafts, wanted, language, starts_thinking=True)
+    assert done.tokens == tuple(WORDS.ids("c", "c", "</think>", "a", "b", "<eos>"))
+    assert [(r.proposed, r.accepted, r.emitted) for r in done.rounds][0] == (4, 2, 3)
+    assert done.text == "cc</think>ab"
+    assert preferred(drafts, wanted, language, starts_thinking=True, draft_tokens=0).tokens == done.tokens
+
+
 class Steps(ToyModel):
     """Keeps the rows it was given."""
 

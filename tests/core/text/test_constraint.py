@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from specdecode.core.errors import TokenizerError, UsageError
-from specdecode.core.text.constraint import Constraint
+from specdecode.core.text.constraint import Constraint, allows
 from specdecode.core.text.constraints import constraint
 from specdecode.core.text.grammar import Grammar
+from specdecode.core.text.tokenizer import TextTokenizer
 from tests.support.words import Words
 
 LETTERS = Words("<eos>", "a", "b", "x", "ab", "bb", "</think>")
@@ -128,9 +130,35 @@ def test_a_stop_id_that_the_grammar_goes_on_with_is_text():
     assert rows(c, []) == [["<eos>", "b", "x", "bb"]]
 
 
+@pytest.mark.parametrize("size", [31, 32, 33, 63, 64, 65])
+def test_every_size_of_vocabulary(size):
+    words = Words("<eos>", "a", *("" for _ in range(size - 3)), "b")
+    c = made(words, "ab*")
+    assert rows(c, [1], words) == [["a"], ["<eos>", "b"]]
+    c.commit([1, size - 1, 0])
+    assert c.ended
+
+
 def test_markers_are_no_text():
     words = Words("<eos>", "</think>", "<", "/", "t", "h", "i", "n", "k", ">")
     assert rows(made(words, "</think>"), words.ids("<"), words) == [["<"], ["/"]]
+
+
+def test_the_demo_tokenizer():
+    folder = Path(__file__).resolve().parents[3] / "presets" / "demo"
+    tokenizer = TextTokenizer.open(folder, bos=0, eos=1, image=2046, vocab_size=2048)
+    c = constraint(tokenizer, grammar=Grammar(kind="json_object"), thinking=True, thinking_budget=None)
+    answer = tokenizer.encode('{"said": "light</think>", "day": 1}')[1:]
+    end = tokenizer.backend.token_to_id("</think>")
+    spelt = [token for token in answer if token != end]
+    masks = c.masks([end, *spelt])
+    assert masks.shape == (len(spelt) + 2, 64)
+    assert (masks[0] == -1).all()
+    for row, token in zip(masks[1:], spelt, strict=False):
+        assert allows(row, token)
+        assert not any(allows(row, marker) for marker in tokenizer.added if marker != 1)
+    c.commit([end, *spelt])
+    assert c.finished
 
 
 def test_a_grammar_in_lark():
