@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import Completion, FailedEvent, FinishedEvent, FinishReason, Request
 from specdecode.core.errors import UsageError
+from specdecode.core.metrics import Round
 from specdecode.core.text.constraint import Constraint
 from specdecode.core.text.constraints import constraint
 from specdecode.core.text.grammar import Grammar
@@ -239,7 +240,7 @@ class Prefers:
 
 def preferred(drafted: list[str], wanted: list[list[str]], language: Language, **options) -> Completion:
     model = ToyModel(Prefers(drafted, wanted), block_size=len(drafted) - 1)
-    [done] = complete(model, [request(language, prompt=(1,), max_tokens=len(wanted), **options)])
+    [done] = complete(model, [request(language, prompt=(1,), **options)])
     return done
 
 
@@ -249,7 +250,7 @@ def test_an_illegal_draft_in_a_block():
     drafts, wanted = ["c", "a", "c", "b"], [["c"], ["a"], ["c", "b"], ["c", "a", "<eos>"]]
     done = preferred(drafts, wanted, language)
     assert done.tokens == tuple(WORDS.ids("c", "a", "b", "<eos>"))
-    assert [(r.proposed, r.accepted, r.emitted) for r in done.rounds][0] == (3, 1, 2)
+    assert done.rounds[0] == Round(proposed=3, accepted=1, emitted=2)
     assert preferred(drafts, wanted, language, draft_tokens=0).tokens == done.tokens
 
 
@@ -260,7 +261,7 @@ def test_the_end_of_reasoning_in_a_block():
     wanted = [["c"], ["c"], ["</think>"], ["c", "a"], ["c", "b"], ["<eos>"]]
     done = preferred(drafts, wanted, language, starts_thinking=True)
     assert done.tokens == tuple(WORDS.ids("c", "c", "</think>", "a", "b", "<eos>"))
-    assert [(r.proposed, r.accepted, r.emitted) for r in done.rounds][0] == (4, 2, 3)
+    assert done.rounds[0] == Round(proposed=4, accepted=2, emitted=3)
     assert done.text == "cc</think>ab"
     assert preferred(drafts, wanted, language, starts_thinking=True, draft_tokens=0).tokens == done.tokens
 
