@@ -71,6 +71,8 @@ class GrammarCompiler:
         from llguidance import LLMatcher, regex_to_lark
 
         if grammar.kind == "lark":
+            if grammar.text.lstrip().startswith("{"):
+                raise UsageError(f"The grammar cannot be used: it is JSON. {_HINTS['lark']}")
             native = source = grammar.text
         elif grammar.kind == "regex":
             native = LLMatcher.grammar_from_regex(grammar.text)

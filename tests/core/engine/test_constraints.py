@@ -235,7 +235,8 @@ class Prefers:
     def sample(self, table, before, last, *, position: int, seed: int, temperature: float, mask=None, **limits) -> int:
         if table is None:
             return self._drafted[position] if position < len(self._drafted) else EOS
-        return next(token for token in self._wanted[position] if mask is None or mask[token])
+        wanted = self._wanted[position] if position < len(self._wanted) else range(WORDS.vocab_size)
+        return next(token for token in wanted if mask is None or mask[token])
 
 
 def preferred(drafted: list[str], wanted: list[list[str]], language: Language, **options) -> Completion:

@@ -193,6 +193,7 @@ SCHEMAS = "Correct it, or leave out what is not supported."
         ("lark", "start: foo", 'The grammar cannot be used: at 1(8): unknown name: "foo"'),
         ("lark", "", "The grammar cannot be used: Empty grammar. The syntax is Lark in llguidance's dialect"),
         ("lark", 'x: "a"', "no start rule found"),
+        ("lark", '{"grammars": []}', "The grammar cannot be used: it is JSON. The syntax is Lark"),
         ("regex", "", "The grammar allows the empty text only."),
         ("regex", "q", "The grammar needs text that no token of the vocabulary spells. No text can begin."),
         ("regex", "\udcff", "The regular expression is not UTF-8 text."),
