@@ -40,7 +40,8 @@ class Request:
         include_stop: whether the stop string or the stop token's text belongs to the text.
         min_tokens: tokens that must come before a stop token or the end of a stop string counts.
         draft_tokens: the most drafts per round; 0 = plain decoding, None = what the model's block allows.
-        grammar: what the answer must be; its end ends the request, whatever `stop_ids` and `min_tokens` say.
+        grammar: what the answer must be; its end ends the request, whatever `stop_ids` and `min_tokens` say. See
+            `core/text/constraint.py`.
         thinking_budget: the most tokens of reasoning, after which `</think>` is forced; None = no limit.
         starts_thinking: whether the prompt ends inside the reasoning; the grammar then begins after `</think>`.
     """

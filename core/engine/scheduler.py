@@ -213,7 +213,8 @@ class Scheduler:
     def _drafts(self, s: Sequence) -> tuple[int, ...]:
         """As many drafts as could still be kept: one token of the budget is the target's own."""
         room = min(s.width, s.remaining - 1, self._model.max_length - len(s.tokens) - 1)
-        return tuple(_until_sentinel(s.drafts[: max(room, 0)]))
+        drafts = tuple(_until_sentinel(s.drafts[: max(room, 0)]))
+        return drafts if s.constraint is None else drafts[: s.constraint.useful(drafts)]
 
 
 def _until_sentinel(drafts: Iterable[int]) -> Iterable[int]:

@@ -180,6 +180,20 @@ class Constraint:
         """Whether nothing will be forbidden any more."""
         return self._state.free
 
+    def useful(self, drafts: Sequence[int]) -> int:
+        """How many drafts are worth verifying: those before the first that is forbidden or ends the text.
+
+        A forbidden one would be rejected. One that ends the text can as well be drawn: behind it nothing counts.
+        """
+        states = self._follow(drafts)
+        for place, state in enumerate(states):
+            try:
+                if state.finished:
+                    return place
+            except ConstraintError:  # it is raised again if this token is committed
+                return place
+        return len(states)
+
     def masks(self, drafts: Sequence[int]) -> NDArray[np.int32]:
         """What is allowed after none, one, … all of some drafts.
 
@@ -189,18 +203,8 @@ class Constraint:
         """
         rows = np.zeros((len(drafts) + 1, len(self._state.row)), np.int32)
         rows[0] = self._state.row
-        self._ahead = []
-        state = self._state
-        for place, token in enumerate(drafts, start=1):
-            following = state.after(token)
-            if following is None:
-                break
-            try:
-                rows[place] = following.row
-            except ConstraintError:  # it is raised again if this draft is committed
-                break
-            self._ahead.append((token, following))
-            state = following
+        for place, state in enumerate(self._follow(drafts), start=1):
+            rows[place] = state.row
         return rows
 
     def commit(self, tokens: Iterable[int]) -> None:
@@ -213,17 +217,25 @@ class Constraint:
         for token in tokens:
             if self._state.finished:
                 return
-            self._state = self._after(token)
+            states = self._follow((token,))
+            if not states:
+                raise RuntimeError(f"the model drew token {token}, which the request's mask forbids")
+            self._state = states[0]
+            del self._ahead[0]
             _ = self._state.row  # raises where it must
 
-    def _after(self, token: int) -> State:
-        if self._ahead and self._ahead[0][0] == token:  # its row is known already
-            return self._ahead.pop(0)[1]
-        self._ahead = []
-        state = self._state.after(token)
-        if state is None:
-            raise RuntimeError(f"the model drew token {token}, which the request's mask forbids")
-        return state
+    def _follow(self, drafts: Sequence[int]) -> list[State]:
+        """The states after the drafts before the first forbidden one; what is known of them is kept."""
+        state, states = self._state, list[State]()
+        for place, token in enumerate(drafts):
+            if place == len(self._ahead) or self._ahead[place][0] != token:
+                following = state.after(token)
+                if following is None:
+                    break
+                self._ahead[place:] = [(token, following)]
+            state = self._ahead[place][1]
+            states.append(state)
+        return states
 
 
 def only(vocab_size: int, tokens: Iterable[int]) -> Row:

@@ -23,8 +23,8 @@ class Grammar:
 
     Attributes:
         kind: `json_schema` (text: the schema as JSON; properties come in the schema's order), `json_object` (any
-            object, no text), `regex` (in Rust's syntax; the whole text must match) or `lark` (Lark in llguidance's dialect, with a
-            rule `start`).
+            object, no text), `regex` (in Rust's syntax; the whole text must match) or `lark` (Lark in llguidance's
+            dialect, with a rule `start`).
         text: the schema, the expression or the grammar.
     """
 

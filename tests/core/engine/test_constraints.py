@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import Completion, FailedEvent, FinishedEvent, FinishReason, Request
+from specdecode.core.engine.step import StepRow
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round
 from specdecode.core.text.constraint import Constraint
@@ -251,7 +252,7 @@ def test_an_illegal_draft_in_a_block():
     drafts, wanted = ["c", "a", "c", "b"], [["c"], ["a"], ["c", "b"], ["c", "a", "<eos>"]]
     done = preferred(drafts, wanted, language)
     assert done.tokens == tuple(WORDS.ids("c", "a", "b", "<eos>"))
-    assert done.rounds[0] == Round(proposed=3, accepted=1, emitted=2)
+    assert done.rounds[0] == Round(proposed=1, accepted=1, emitted=2)  # x would be rejected, so it is not verified
     assert preferred(drafts, wanted, language, draft_tokens=0).tokens == done.tokens
 
 
@@ -262,9 +263,38 @@ def test_the_end_of_reasoning_in_a_block():
     wanted = [["c"], ["c"], ["</think>"], ["c", "a"], ["c", "b"], ["<eos>"]]
     done = preferred(drafts, wanted, language, starts_thinking=True)
     assert done.tokens == tuple(WORDS.ids("c", "c", "</think>", "a", "b", "<eos>"))
-    assert done.rounds[0] == Round(proposed=4, accepted=2, emitted=3)
+    assert done.rounds[0] == Round(proposed=2, accepted=2, emitted=3)
     assert done.text == "cc</think>ab"
     assert preferred(drafts, wanted, language, starts_thinking=True, draft_tokens=0).tokens == done.tokens
+
+
+@pytest.mark.parametrize(
+    ("thinking", "drafts", "wanted", "accepted", "drawn"),
+    [
+        (False, ["a", "c", "b"], [["a"], ["c", "b"], ["b"]], 1, "b"),
+        (True, ["c", "</think>", "c", "a"], [["c"], ["</think>"], ["c", "a"], ["a"], ["b"]], 2, "a"),
+        (True, ["c", "</think>", "a", "b"], [["c"], ["</think>"], ["a"], ["b"], ["c", "b"]], 4, "b"),
+    ],
+)
+def test_one_step_rejects_an_illegal_draft_at_its_row(thinking, drafts, wanted, accepted, drawn):
+    """FAULTS 21 and 23 behind the seam, where somebody verifies illegal drafts all the same."""
+    grammar = request(FAMILY[0]).grammar
+    made = constraint(WORDS, grammar=grammar, thinking=thinking, thinking_budget=None)
+    proposed = WORDS.ids(*drafts)
+    row = StepRow(
+        tokens=[1],
+        cache_length=0,
+        pages=[0, 1],
+        draft_tokens=proposed,
+        lookback=[],
+        seed=0,
+        temperature=0.0,
+        mask=made.masks(proposed),
+    )
+    result = ToyModel(Prefers(drafts, wanted)).step([row], width=len(drafts), draft=False)
+    committed = [*proposed[: int(result.num_accepted[0])], int(result.next_tokens[0])]
+    assert committed == [*proposed[:accepted], *WORDS.ids(drawn)]
+    made.commit(committed)
 
 
 class Steps(ToyModel):

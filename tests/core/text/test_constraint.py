@@ -47,6 +47,17 @@ def test_an_illegal_draft():
     assert c.ended
 
 
+def test_drafts_that_are_worth_verifying():
+    c = made(grammar="(ab*|xx)", stop_ids=[])
+    a, b, x, eos = (*LETTERS.ids("a", "b", "x"), LETTERS.eos)
+    cases = [([a, b, b], 3), ([a, x, b], 1), ([x, x], 1), ([a, eos, b], 1), ([b], 0), ([], 0), ([a, b, x, b], 2)]
+    assert [c.useful(drafts) for drafts, _ in cases] == [useful for _, useful in cases]
+    assert rows(c, [a, x, b]) == [["a", "x", "ab"], ["<eos>", "b", "bb"], [], []]
+    stuck = made(grammar="(abq|abb)")
+    assert stuck.useful([a, b, b]) == 2
+    assert made(grammar="abq").useful([a, b]) == 1  # what cannot go on is found out when it is committed
+
+
 def test_drafts_leave_no_trace():
     drafts = [LETTERS.ids("a", "b", "b"), LETTERS.ids("ab", "x"), [0, 0], [], [99, -1]]
     c = made()
