@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdecode.core.errors import SpecdecodeError
+from specdecode.core.text.bitmask import Row, allows, everything, only, without
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
-
-Row = NDArray[np.int32]
-"""[W] with W = ceil(V / 32): bit v % 32 of word v // 32 allows token v."""
 
 
 class ConstraintError(SpecdecodeError):
@@ -58,7 +56,7 @@ class Free:
     free = True
 
     def __init__(self, vocab_size: int) -> None:
-        self.row = np.full(-(-vocab_size // 32), -1, np.int32)
+        self.row = everything(vocab_size)
 
     def after(self, token: int) -> State | None:
         return self
@@ -80,7 +78,7 @@ class Reasoning:
 
     @cached_property
     def row(self) -> Row:
-        return Free(self._size).row if self._left != 0 else only(self._size, (self._end,))
+        return everything(self._size) if self._left != 0 else only(self._size, (self._end,))
 
     def after(self, token: int) -> State | None:
         if token == self._end:
@@ -131,14 +129,13 @@ class Matching:
     def _more(self) -> Row:
         """Tokens that the text can go on with."""
         # llguidance has a word too many where V is a multiple of 32.
-        row = np.frombuffer(self._matcher.compute_bitmask(), np.int32)[: len(self._endings)].copy()
+        row = np.frombuffer(self._matcher.compute_bitmask(), np.int32)[: len(self._endings)]
         if self._matcher.is_error():
             reason = self._matcher.get_error().partition("\n")[0]
             if reason.startswith("NoExtension"):  # a dead end
                 return np.zeros_like(row)
             raise ConstraintError(f"The grammar is too complex at this place: {reason}.")
-        row[self._eos // 32] &= ~_bit(self._eos)
-        return row
+        return without(row, self._eos)
 
     @cached_property
     def _complete(self) -> bool:
@@ -236,20 +233,3 @@ class Constraint:
             state = self._ahead[place][1]
             states.append(state)
         return states
-
-
-def only(vocab_size: int, tokens: Iterable[int]) -> Row:
-    """The row that allows these tokens and no other."""
-    row = np.zeros(-(-vocab_size // 32), np.int32)
-    for token in tokens:
-        row[token // 32] |= _bit(token)
-    return row
-
-
-def allows(row: Row, token: int) -> bool:
-    """Whether a row allows a token; one that the vocabulary has not is not allowed."""
-    return 0 <= token < 32 * len(row) and bool(row[token // 32] & _bit(token))
-
-
-def _bit(token: int) -> np.int32:
-    return np.uint32(1 << token % 32).astype(np.int32)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from specdecode.core.errors import TokenizerError, UsageError
-from specdecode.core.text.constraint import Constraint, ConstraintError, Free, Matching, Reasoning, State, only
+from specdecode.core.text.bitmask import only
+from specdecode.core.text.constraint import Constraint, ConstraintError, Free, Matching, Reasoning, State
 from specdecode.core.text.grammar import Grammar
 from specdecode.core.text.grammar_compiler import Vocabulary, compiler
 from specdecode.core.text.markers import THINK_END

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from specdecode.core.errors import TokenizerError, UsageError
-from specdecode.core.text.constraint import Constraint, allows
+from specdecode.core.text.bitmask import allows
+from specdecode.core.text.constraint import Constraint
 from specdecode.core.text.constraints import constraint
 from specdecode.core.text.grammar import Grammar
 from specdecode.core.text.tokenizer import TextTokenizer
