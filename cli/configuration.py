@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from specdecode.cli.jobs import Job, Work
 from specdecode.cli.settings import Settings, Value
+from specdecode.core.text.grammar import Grammar
 
 
 def of_run(settings: Settings, work: Work) -> dict[str, Value]:
@@ -45,9 +46,15 @@ def document(run: dict[str, Value], jobs: Sequence[Job]) -> dict[str, object]:
     return {
         "run": {name: vars(value) for name, value in run.items()},
         "prompts": [
-            {"origin": job.prompt.origin, **{name: vars(value) for name, value in job.values.items()}} for job in jobs
+            {"origin": job.prompt.origin, **{name: _plain(value) for name, value in job.values.items()}} for job in jobs
         ],
     }
+
+
+def _plain(value: Value) -> dict[str, object]:
+    """A value as JSON has it."""
+    inner = vars(value.value) if isinstance(value.value, Grammar) else value.value
+    return {**vars(value), "value": inner}
 
 
 def _shown(value: object) -> str:

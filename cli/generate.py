@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specdecode.cli import options, sampling_options
+from specdecode.cli import options, sampling_options, structured_options
 
 HELP = (
     "Continue prompts. The text goes to standard output, progress and statistics to standard error.\n\n"
@@ -28,6 +28,8 @@ specdecode generate -p 'def main(' --stop 'def ' --json
 specdecode generate examples/prompts.jsonl --output answers.jsonl --resume
 
 specdecode generate -p 'And God said' --top-p 0.9 --n 3
+
+specdecode generate -p 'Moses' --chat --json-schema '{"type": "object"}'
 
 specdecode generate examples/prompts.txt --compare
 
@@ -67,6 +69,11 @@ def generate(
     logprobs: sampling_options.LogprobsOption = None,
     seed: sampling_options.SeedOption = 0,
     n: sampling_options.SamplesOption = 1,
+    json_schema: structured_options.JsonSchemaOption = None,
+    json_object: structured_options.JsonObjectOption = False,
+    regex: structured_options.RegexOption = None,
+    grammar: structured_options.GrammarOption = None,
+    thinking_budget: structured_options.ThinkingBudgetOption = None,
     draft_tokens: options.DraftTokensOption = None,
     confidence_threshold: options.ConfidenceThresholdOption = None,
     acceptance: options.AcceptanceOption = "match",
@@ -92,14 +99,16 @@ def generate(
         # Imported here, because these import NumPy, and a help page must not wait for it.
         from specdecode.cli.generation import run
         from specdecode.cli.settings import Settings
+        from specdecode.cli.structured_output import chosen
 
+        form = chosen(schema=json_schema, json_object=json_object, regex=regex, grammar=grammar)
         settings = Settings(
             source=prompts,
             texts=tuple(prompt or ()),
             model=model,
             devices=devices,
             batch_size=batch_size,
-            given=_given(context),
+            given={**_given(context), **({} if form is None else {"grammar": form})},
             named=_named(context),
             chat=chat,
             system=system,

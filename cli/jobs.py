@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from specdecode.cli.settings import Settings, Value, request, resolve, samples
+from specdecode.cli.structured_output import check
 from specdecode.core.checkpoint.locate import locate_model
 from specdecode.core.engine.request import Request, sample_seed
 from specdecode.core.errors import UsageError
@@ -111,7 +112,8 @@ def _jobs(
             f"{prompt.origin}: the prompt has {len(ids)} tokens, and the model's context of {context} "
             "(max_position_embeddings in config.json) has no room for any output. Shorten it."
         )
-    first = request(prompt, ids, values, config)
+    first = replace(request(prompt, ids, values, config), starts_thinking=dialogue.thinking)
+    check(first, tokenizer, source=values["grammar"].source)
     asked = {f.name: getattr(first, f.name) for f in fields(Request) if f.name != "draft_tokens"}
     chat = [values[name].value for name in ("chat", "thinking", "effort")] if prompt.later else []
     rule: list[object] = [] if settings.acceptance == "match" else [settings.acceptance]
@@ -138,7 +140,7 @@ def _sample(job: Job, digest: bytes, sample: int) -> Job:
 
 def next_turn(job: Job, dialogue: Dialogue) -> Request:
     """The request of the dialogue's current turn."""
-    return replace(job.first, prompt=tuple(dialogue.ids()))
+    return replace(job.first, prompt=tuple(dialogue.ids()), starts_thinking=dialogue.thinking)
 
 
 def _dialogue(prompt: Prompt, values: Mapping[str, Value], tokenizer: TextTokenizer, system: str | None) -> Dialogue:

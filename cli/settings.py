@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from specdecode.cli.structured_output import FLAGS
 from specdecode.core.engine.request import Request
 from specdecode.core.errors import UsageError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.text.chat_encoding import DEFAULT_EFFORT
+from specdecode.core.text.grammar import Grammar
 from specdecode.core.text.prompt import Prompt
 
 FALLBACKS: dict[str, object] = {
@@ -31,6 +33,8 @@ FALLBACKS: dict[str, object] = {
     "include_stop": False,
     "thinking": True,
     "effort": DEFAULT_EFFORT,
+    "grammar": None,
+    "thinking_budget": None,
 }
 """Options of a prompt and what they are where nobody sets them; a row may set each of them for itself."""
 MOST_SAMPLES = 10_000
@@ -82,8 +86,9 @@ class Settings:
         asked = [name for name in CHAT_OPTIONS if name in self.given or (name == "system" and self.system is not None)]
         if self.chat is False and asked:
             raise UsageError(f"--raw and --{asked[0]} contradict each other: a raw prompt has no place for it.")
-        if self.given.get("thinking") is False and "effort" in self.given:
-            raise UsageError("--no-thinking and --effort contradict each other. Leave one out.")
+        for name in ("effort", "thinking_budget"):
+            if self.given.get("thinking") is False and name in self.given:
+                raise UsageError(f"--no-thinking and {_flag(name, None)} contradict each other. Leave one out.")
         if self.resume and self.output is None:
             raise UsageError("--resume needs the results of an earlier run: name them with --output FILE.")
         if self.confidence_threshold is not None and (self.auto_width or self.draft_tokens == 0):
@@ -177,7 +182,7 @@ def _chat(prompt: Prompt, settings: Settings, values: Mapping[str, Value]) -> Va
         return Value(value=settings.chat, source="--chat" if settings.chat else "--raw")
     if prompt.messages:
         return Value(value=True, source="default (a conversation)")
-    for name in ("thinking", "effort"):
+    for name in ("thinking", "effort", "thinking_budget"):
         if values[name].source != "default":
             return Value(value=True, source=values[name].source)
     if settings.system is not None:
@@ -186,5 +191,7 @@ def _chat(prompt: Prompt, settings: Settings, values: Mapping[str, Value]) -> Va
 
 
 def _flag(name: str, value: object) -> str:
+    if isinstance(value, Grammar):
+        return FLAGS[value.kind]
     flag = {"stop_token_ids": "stop-token-id"}.get(name, name).replace("_", "-")
     return f"--no-{flag}" if name == "thinking" and value is False else f"--{flag}"

@@ -25,7 +25,11 @@ class Kept:
 
 
 def commit(sequence: Sequence, tokens: Iterable[int], *, max_length: int) -> Kept:
-    """Append tokens to a sequence until one ends it; nothing behind that is kept anywhere."""
+    """Append tokens to a sequence until one ends it; nothing behind that is kept anywhere.
+
+    Raises:
+        ConstraintError: its grammar can go on no further.
+    """
     kept: list[int] = []
     pieces: list[str] = []
     reason = None
@@ -42,9 +46,11 @@ def commit(sequence: Sequence, tokens: Iterable[int], *, max_length: int) -> Kep
 
 def _one(sequence: Sequence, token: int, max_length: int) -> tuple[str, FinishReason | None]:
     """The text that a token releases and whether it ends the sequence."""
-    request, text = sequence.request, sequence.text
+    request, text, constraint = sequence.request, sequence.text, sequence.constraint
     may_stop = sequence.generated > request.min_tokens
-    if may_stop and token in request.stop_ids:
+    if constraint is not None:
+        constraint.commit((token,))
+    if (may_stop and token in request.stop_ids) or (constraint is not None and constraint.ended):
         sequence.stopped_by = token
         return ("" if text is None else text.feed_stop(token)), FinishReason.STOP
     piece, stop = ("", None) if text is None else text.feed(token, watch=may_stop)
@@ -52,7 +58,9 @@ def _one(sequence: Sequence, token: int, max_length: int) -> tuple[str, FinishRe
         sequence.stopped_by = stop
         return piece, FinishReason.STOP
     reason = None
-    if sequence.remaining == 0:
+    if constraint is not None and constraint.finished:
+        reason = FinishReason.STOP
+    elif sequence.remaining == 0:
         reason = FinishReason.LENGTH
     elif len(sequence.tokens) == max_length:
         reason = FinishReason.CONTEXT

@@ -31,7 +31,9 @@ from specdecode.core.engine.step import Acceptance, StepModel, StepResult
 from specdecode.core.engine.widths import FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round, Timing
-from specdecode.core.text.detokenizer import TokenBytes
+from specdecode.core.text.constraint import ConstraintError
+from specdecode.core.text.constraints import constraint
+from specdecode.core.text.grammar_compiler import Vocabulary
 from specdecode.core.text.output_text import OutputText
 
 
@@ -45,7 +47,7 @@ class Engine:
         model: what runs a step.
         max_batch: the most requests in one step.
         token_budget: prompt tokens per step, less what the decoding requests of that step run.
-        tokenizer: makes the text of events and completions and finds stop strings in it.
+        tokenizer: makes the text of events and completions, finds stop strings in it and says what a grammar allows.
         widths: how many drafts to verify; None = all.
         acceptance: the rule that drafts are accepted by. A ratio test gives the target's law, but not the tokens of
             plain decoding, and it needs the drafter's probabilities on the host.
@@ -58,7 +60,7 @@ class Engine:
         *,
         max_batch: int = 8,
         token_budget: int = 512,
-        tokenizer: TokenBytes | None = None,
+        tokenizer: Vocabulary | None = None,
         widths: WidthPolicy | None = None,
         acceptance: Acceptance = Acceptance.MATCH,
         clock: Callable[[], float] = time.perf_counter,
@@ -79,7 +81,8 @@ class Engine:
 
         Raises:
             UsageError: more drafts than the model's block, a prompt that leaves no room for output, a token that
-                the vocabulary lacks, or stop strings without a tokenizer.
+                the vocabulary lacks, a grammar that cannot be used, or stop strings, a grammar or a thinking budget
+                without a tokenizer.
             DeviceError: the request cannot fit into the caches even alone.
         """
         block = self._model.block_size
@@ -97,6 +100,13 @@ class Engine:
             tokens=list(request.prompt),
             text=self._text(request),
             edits=self._edits(request),
+            constraint=constraint(
+                self._tokenizer,
+                grammar=request.grammar,
+                thinking=request.starts_thinking,
+                thinking_budget=request.thinking_budget,
+                stop_ids=request.stop_ids,
+            ),
         )
         if request.max_tokens == 0:
             nothing = _complete(sequence, FinishReason.LENGTH)
@@ -150,7 +160,11 @@ class Engine:
             raise RuntimeError(f"the model accepted {accepted} of {len(work.drafts)} drafts")
         committed = (*work.drafts[:accepted], int(result.next_tokens[index]))
         prefilling = sequence.prefilling
-        kept = commit(sequence, committed, max_length=self._model.max_length)
+        try:
+            kept = commit(sequence, committed, max_length=self._model.max_length)
+        except ConstraintError as error:
+            self._scheduler.remove(sequence)
+            return [FailedEvent(request_id=sequence.id, message=str(error))]
         counted, proposed = min(accepted, len(kept.tokens)), len(work.drafts)
         if not prefilling:
             sequence.rounds.append(Round(proposed=proposed, accepted=counted, emitted=len(kept.tokens)))
@@ -249,6 +263,11 @@ def _draft_probs(sequence: Sequence, index: int, result: StepResult) -> NDArray[
 
 
 def _not_finite(sequence: Sequence) -> str:
+    if sequence.edits is not None or sequence.constraint is not None:
+        return (
+            f"After {len(sequence.tokens)} tokens the model's logits held a NaN or an infinity, or the request's bans, "
+            "biases and grammar left no token at all, so it cannot go on; other requests are not affected."
+        )
     return (
         f"The model's logits after {len(sequence.tokens)} tokens held a NaN or an infinity, so this "
         "request cannot go "

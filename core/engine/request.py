@@ -11,6 +11,7 @@ from enum import Enum
 from specdecode.core.engine.logprobs import TokenLogprob
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round, Timing
+from specdecode.core.text.grammar import Grammar
 
 
 class FinishReason(str, Enum):
@@ -47,6 +48,10 @@ class Request:
         include_stop: whether the stop string or the stop token's text belongs to the text.
         min_tokens: tokens that must come before a stop token may be drawn or the end of a stop string counts.
         draft_tokens: the most drafts per round; 0 = plain decoding, None = what the model's block allows.
+        grammar: what the answer must be; its end ends the request, whatever `stop_ids` and `min_tokens` say. See
+            `core/text/constraint.py`.
+        thinking_budget: the most tokens of reasoning, after which `</think>` is forced; None = no limit.
+        starts_thinking: whether the prompt ends inside the reasoning; the grammar then begins after `</think>`.
     """
 
     prompt: tuple[int, ...]
@@ -66,6 +71,9 @@ class Request:
     include_stop: bool = False
     min_tokens: int = 0
     draft_tokens: int | None = None
+    grammar: Grammar | None = None
+    thinking_budget: int | None = None
+    starts_thinking: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -91,6 +99,9 @@ class Request:
             )
         if self.draft_tokens is not None and (not _is_int(self.draft_tokens) or self.draft_tokens < 0):
             raise UsageError(f"draft_tokens is {self.draft_tokens!r}; it must be a whole number, 0 or more.")
+        budget = self.thinking_budget
+        if budget is not None and (not _is_int(budget) or budget < 0):
+            raise UsageError(f"thinking_budget is {budget!r}; it must be a whole number, 0 or more.")
 
     def _check_law(self) -> None:
         if not 0 <= self.min_p <= 1:

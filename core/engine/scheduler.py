@@ -22,6 +22,7 @@ from specdecode.core.engine.step import Acceptance, StepModel, StepRow
 from specdecode.core.engine.widths import Draft, FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round
+from specdecode.core.text.constraint import Constraint
 from specdecode.core.text.output_text import OutputText
 
 
@@ -33,6 +34,7 @@ class Sequence:
         tokens: prompt and output so far. Once the prompt is in, all but the last of them are in the
         caches. cache_length: tokens in the caches. drafts: proposals for the positions after `tokens`.
         confidence: the drafter's raw logits of their acceptance.
+        constraint: what the output may be; None where it may be anything.
         text: what the output says; None where nobody asked for text. pieces: what it has released so far.
         stopped_by: the stop token or stop string that ended the sequence.
         edits: what is done to its logits; None = nothing. logprobs: of its output, where they are asked for.
@@ -49,6 +51,7 @@ class Sequence:
     drafts: list[int] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
+    constraint: Constraint | None = None
     text: OutputText | None = None
     pieces: list[str] = field(default_factory=list)
     stopped_by: int | str | None = None
@@ -204,7 +207,18 @@ class Scheduler:
             edits=None if s.edits is None else s.edits.edits(s.tokens),
             acceptance=self._acceptance,
             draft_probs=None if s.draft_probs is None or not work.drafts else s.draft_probs[: len(work.drafts)],
+            mask=self._mask(work),
         )
+
+    def _mask(self, work: Work) -> NDArray[np.int32] | None:
+        constraint = work.sequence.constraint
+        if constraint is None or constraint.free or not work.yields:
+            return None
+        mask = constraint.masks(work.drafts)
+        if self._acceptance is not Acceptance.MATCH:
+            # A ratio test looks at every row; those behind an illegal draft, which is never accepted, must be laws too.
+            mask[~mask.any(axis=1)] = -1
+        return mask
 
     def _admit(self) -> None:
         """Start waiting sequences in order; the first that does not fit now holds up those behind it."""
@@ -228,7 +242,11 @@ class Scheduler:
     def _drafts(self, s: Sequence) -> tuple[int, ...]:
         """As many drafts as could still be kept: one token of the budget is the target's own."""
         room = min(s.width, s.remaining - 1, self._model.max_length - len(s.tokens) - 1)
-        return tuple(_until_sentinel(s.drafts[: max(room, 0)]))
+        drafts = tuple(_until_sentinel(s.drafts[: max(room, 0)]))
+        if s.constraint is None or self._acceptance is not Acceptance.MATCH:
+            # A ratio test has to see whatever was drafted: how many it sees must not depend on what they are.
+            return drafts
+        return drafts[: s.constraint.useful(drafts)]
 
 
 def _until_sentinel(drafts: Iterable[int]) -> Iterable[int]:

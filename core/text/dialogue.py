@@ -8,6 +8,7 @@ from specdecode.core.errors import UsageError
 from specdecode.core.text.answer import Answer, parse_answer
 from specdecode.core.text.chat_encoding import ChatOptions, render
 from specdecode.core.text.conversation import Message
+from specdecode.core.text.markers import THINK, THINK_END
 from specdecode.core.text.prompt import Prompt
 from specdecode.core.text.prompts import encode_prompt
 from specdecode.core.text.tokenizer import TextTokenizer
@@ -59,6 +60,13 @@ class Dialogue:
     def more(self) -> bool:
         """Whether the user has something to say after the next answer."""
         return bool(self._later)
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the current turn's prompt ends inside the reasoning: of its markers the last is `<think>`."""
+        markers = {name: token for token, name in self._tokenizer.added.items() if name in (THINK, THINK_END)}
+        last = next((token for token in reversed(self.ids()) if token in markers.values()), None)
+        return last is not None and last == markers.get(THINK)
 
     def ids(self) -> list[int]:
         """The prompt of the current turn.

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from specdecode.core.engine.request import Request
 from specdecode.core.errors import UsageError
 from specdecode.core.text.chat_encoding import parse_effort
+from specdecode.core.text.grammar_options import GRAMMAR_KINDS, gather_grammar
 
 
 class RowError(ValueError):
@@ -95,6 +96,8 @@ _KINDS: dict[str, Callable[[object], object]] = {
     "include_stop": _flag,
     "thinking": _thinking,
     "effort": _effort,
+    "thinking_budget": _whole,
+    **GRAMMAR_KINDS,
 }
 _ALIASES = {
     "max_completion_tokens": "max_tokens",
@@ -107,11 +110,11 @@ _ALIASES = {
     "include_stop_str_in_output": "include_stop",
     "enable_thinking": "thinking",
     "reasoning_effort": "effort",
+    "thinking_token_budget": "thinking_budget",
 }
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
-    "response_format": ({"type": "text"},),
 }
 """Options of peers with the values at which they do nothing; other values are refused where we lack the option."""
 _SAMPLING = frozenset(_NEUTRAL) - {"best_of", "echo"}
@@ -164,6 +167,10 @@ def take_options(row: Mapping[str, object], *, closed: bool) -> tuple[dict[str, 
                 _set(options, name, key, value)
         elif not (closed and key in IGNORED):
             rest[key] = value
+    try:
+        gather_grammar(options)
+    except ValueError as error:
+        raise RowError(str(error)) from None
     for key in rest:
         close = _meant(key)
         if closed or close:
@@ -198,7 +205,7 @@ def _set(options: dict[str, object], name: str, key: str, value: object) -> None
     if name in _KINDS:
         try:
             value = _KINDS[name](value)
-        except RowError as error:
+        except (ValueError, UsageError) as error:
             raise RowError(f"{key} is {value!r}; {error}") from None
     elif name not in _REQUEST:
         if any((type(value) is type(one) and value == one) or _equal(value, one) for one in _NEUTRAL[name]):

@@ -100,6 +100,11 @@ class TextTokenizer:
         """The bytes that a token stands for; none for special ids and for ids without a token."""
         return self._bytes.get(token, b"")
 
+    @cached_property
+    def added(self) -> dict[int, str]:
+        """Names of the tokens that are no text: special ones and markers."""
+        return {token: added.content for token, added in self.backend.get_added_tokens_decoder().items()}
+
     def find_image(self, ids: Sequence[int]) -> bool:
         """Whether a prompt holds the image placeholder."""
         return self.image is not None and self.image in ids

@@ -22,6 +22,7 @@ OPTIONS = {
     "--show-config", "--confidence-threshold", "--top-k", "--top-p", "--n",
     "--min-p", "--repetition-penalty", "--frequency-penalty", "--presence-penalty", "--logit-bias", "--logprobs",
     "--acceptance",
+    "--json-schema", "--json-object", "--regex", "--grammar", "--thinking-budget",
 }  # fmt: skip
 
 
@@ -46,7 +47,8 @@ def test_help_imports_nothing_heavy():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in result.stderr.split()}
     assert "typer" in loaded
-    assert not loaded & {"max", "numpy", "tokenizers", "safetensors", "rich", "pydantic", "yaml", "jinja2"}
+    heavy = {"max", "numpy", "tokenizers", "safetensors", "llguidance", "rich", "pydantic", "yaml", "jinja2"}
+    assert not loaded & heavy
 
 
 def cpu_seconds(command: list[str]) -> float:
@@ -80,7 +82,7 @@ def test_the_options_of_generate(panels, monkeypatch):
     assert set(named) == OPTIONS
     for example in ("", " --draft-tokens auto", " --confidence-threshold 0.5"):
         assert f"specdecode generate examples/prompts.txt{example}\n" in re.sub(r" +\n", "\n", result.stdout)
-    for panel in ("Conversation", "Sampling", "Stopping", "Speculation", "Running", "Output"):
+    for panel in ("Conversation", "Sampling", "Structured output", "Stopping", "Speculation", "Running", "Output"):
         assert (f"─ {panel} ─" in result.stdout) is panels
 
 

@@ -7,12 +7,13 @@ lengths, pages or rollbacks change the output instead of passing unnoticed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdecode.core.engine.edits import BANNED, OUTPUT, SEEN, LogitEdits
 from specdecode.core.engine.step import StepResult, StepRow
 
 EMPTY = -7
@@ -24,16 +25,45 @@ def gumbel(seed: int, position: int, size: int) -> NDArray[np.float64]:
     return np.random.default_rng([seed, position]).gumbel(size=size)
 
 
-def limited(logits: NDArray[np.float64], temperature: float, top_k: int, top_p: float) -> NDArray[np.float64]:
-    """Logits with -inf for tokens outside the `top_k` likeliest and then outside the fewest of mass `top_p`."""
+def limited(
+    logits: NDArray[np.float64], temperature: float, top_k: int, top_p: float, min_p: float = 0.0
+) -> NDArray[np.float64]:
+    """Logits with -inf for tokens outside the `top_k` likeliest or below `min_p` times the likeliest one's probability,
+    and then outside the fewest of mass `top_p`."""
     order = np.argsort(-logits, kind="stable")
     kept = order[: top_k or None]
+    kept = kept[np.exp((logits[kept] - logits[kept[0]]) / temperature) >= min_p]
     mass = np.exp((logits[kept] - logits[kept[0]]) / temperature)
     before = np.cumsum(mass) - mass
     kept = kept[(before < top_p * mass.sum()) | (np.arange(len(kept)) == 0) | (top_p >= 1)]
     result = np.full_like(logits, -np.inf)
     result[kept] = logits[kept]
     return result
+
+
+def edited(logits: NDArray[np.float64], edits: LogitEdits, drafts: Sequence[int], position: int) -> NDArray[np.float64]:
+    """The logits of the token at `position`, behind `drafts` of the same step."""
+    z, penalties = logits.copy(), edits.penalties
+    known = {int(token): (int(mark), float(bias)) for token, mark, bias in zip(*_columns(edits), strict=True)}
+    for token in {*known, *drafts}:
+        mark, bias = known.get(token, (0, 0.0))
+        count = mark // OUTPUT + list(drafts).count(token)
+        z[token] += bias
+        if mark & SEEN or token in drafts:
+            z[token] *= 1 / penalties.repetition if z[token] > 0 else penalties.repetition
+        z[token] -= penalties.frequency * count + penalties.presence * (count > 0)
+        if mark & BANNED and position < edits.free_from:
+            z[token] = -np.inf
+    return z
+
+
+def _columns(edits: LogitEdits) -> tuple[list[int], list[int], list[float]]:
+    return edits.tokens.tolist(), edits.marks.tolist(), edits.bias.tolist()
+
+
+def unpacked(row: NDArray[np.int32], size: int) -> NDArray[np.bool_]:
+    """A row of a mask as bool [size]."""
+    return (row.astype(np.uint32)[np.arange(size) // 32] >> (np.arange(size) % 32)) & 1 == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +93,15 @@ class Tables:
         temperature: float,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
+        mask: NDArray[np.bool_] | None = None,
+        edit: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     ) -> int:
         """The token at `position`, given the two before it: argmax, or the position-keyed Gumbel draw."""
-        logits = table[before, last]
+        logits = table[before, last] if mask is None else np.where(mask, table[before, last], -np.inf)
+        logits = logits if edit is None else edit(logits)
         if temperature > 0:
-            logits = limited(logits, temperature, top_k, top_p)
+            logits = limited(logits, temperature, top_k, top_p, min_p)
             logits = logits / temperature + gumbel(seed, position, len(logits))
         return int(np.argmax(logits))
 
@@ -118,7 +152,20 @@ class ToyModel:
             next_draft_tokens=np.array([r[2] for r in results], np.int64).reshape(len(rows), block),
             confidence=np.zeros((len(rows), block), np.float32),
             finite=np.ones(len(rows), np.bool_),
+            logits=lambda: self._logits(rows, width),
         )
+
+    def _logits(self, rows: Sequence[StepRow], width: int) -> NDArray[np.float32]:
+        """The target's own logits of every verified row; NaN where none was verified."""
+        made = np.full((len(rows), width + 1, self.vocab_size), np.nan, np.float32)
+        for index, row in enumerate(rows):
+            known = [self._read(row, position) for position in range(row.cache_length)]
+            known += [*row.tokens, *row.draft_tokens]
+            first = row.cache_length + len(row.tokens) - 1
+            for place in range(len(row.draft_tokens) + 1):
+                before = known[first + place - 1] if first + place else 0
+                made[index, place] = self.tables.target[before, known[first + place]]
+        return made.reshape(-1, self.vocab_size)
 
     def _row(self, row: StepRow, width: int, draft: bool, batch: int) -> tuple[int, int, list[int]]:
         assert len(row.draft_tokens) <= width
@@ -145,7 +192,18 @@ class ToyModel:
     def _target(self, row: StepRow, position: int, batch: int) -> int:
         """The target's sample for the position after `position`."""
         before, last = self._read(row, position - 1), self._read(row, position)
-        return self._sample(row, self.tables.target, before, last, position + 1, top_k=row.top_k, top_p=row.top_p)
+        limits = {"top_k": row.top_k, "top_p": row.top_p, "min_p": row.min_p}
+        place = position - row.cache_length - len(row.tokens) + 1
+        if row.mask is not None:
+            limits["mask"] = unpacked(row.mask[place], self.vocab_size)
+        if row.edits is not None:
+            edits, drafts = row.edits, self._counted(row, place)
+            limits["edit"] = lambda logits: edited(logits, edits, drafts, position + 1)
+        return self._sample(row, self.tables.target, before, last, position + 1, **limits)
+
+    def _counted(self, row: StepRow, place: int) -> Sequence[int]:
+        """The drafts that penalties count at the row behind `place` of them."""
+        return row.draft_tokens[:place]
 
     def _drafts(self, row: StepRow, position: int, anchor: int) -> list[int]:
         before, last, drafts = self._read(row, position), anchor, []

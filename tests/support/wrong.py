@@ -76,3 +76,18 @@ class HotterThanAsked(ToyModel):
 
     def _target(self, row: StepRow, position: int, batch: int) -> int:
         return super()._target(replace(row, temperature=1.3 * row.temperature), position, batch)
+
+
+class PenalisesOncePerRound(ToyModel):
+    """Counts committed tokens only: a token of the block costs nothing at the rows behind it."""
+
+    def _counted(self, row: StepRow, place: int) -> list[int]:
+        return []
+
+
+class CountsTheLastTokenTwice(ToyModel):
+    """Counts the newest draft twice."""
+
+    def _counted(self, row: StepRow, place: int) -> list[int]:
+        drafts = list(row.draft_tokens[:place])
+        return [*drafts, *drafts[-1:]]

@@ -239,6 +239,7 @@ NAMES = [
     "tools",
 ]
 OPTIONS = ["stop", "max_tokens", "temperature", "seed", "thinking", "reasoning_effort", "n", "top_p", "logit_bias"]
+OPTIONS += ["response_format", "guided_json", "structured_outputs", "thinking_budget"]
 
 
 @settings(max_examples=100, deadline=None)
