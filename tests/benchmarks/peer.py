@@ -7,7 +7,8 @@ python tests/benchmarks/peer.py --compile-only --part ours             # compile
 
 Three layers and three draft stages with random weights; a step verifies five drafts of each request and drafts the
 next five. Every compilation starts with an empty cache. Times are medians over repeats and their median absolute
-deviation; the saved file has every value. MAX's compilation takes 6 to 7 minutes on 16 cores, and more than 15 GB of main memory.
+deviation; the saved file has every value. MAX's compilation takes 6 to 7 minutes on 16 cores, and more than 16 GB of
+main memory.
 """
 
 from __future__ import annotations
@@ -80,13 +81,16 @@ def one(options: argparse.Namespace) -> int:
     sizes = Sizes()
     cases = tuple((batch, context) for context in options.context for batch in options.batch)
     plan = Plan(until=options.until, devices=options.devices, cases=cases, repeats=options.repeats)
+    document = None
     try:
-        part = measure(options.part, sizes, plan)
+        for part in measure(options.part, sizes, plan):
+            document = save(options.json, options.part, part, sizes)  # a step that fails leaves what came before it
     except SpecdecodeError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return int(error.exit_code)
-    document = save(options.json, options.part, part, sizes)
-    print("\n" + "\n".join(lines(document)) + "\n", flush=True)
+    finally:
+        if document is not None:
+            print("\n" + "\n".join(lines(document)) + "\n", flush=True)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from typing import Any
@@ -114,6 +115,23 @@ def test_a_file_gathers_both_parts_of_the_same_sizes(tmp_path):
     assert "trace and compile, MAX's in ours: 4.0 by the clock, 4.0 in CPU time" in report
     assert "MAX's eager step in our eager ones" in report
     assert set(parts.kept(file, replace(SIZES, hidden_size=32))["parts"]) == set()
+
+
+def test_what_came_before_a_failure_is_kept(tmp_path, monkeypatch: Any, capsys: Any):
+    def failing(*_: object) -> Any:
+        yield a_part("MAX", 8.0)
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(parts, "measure", failing)
+    options = peer_script().arguments().parse_args(["--part", "max", "--json", str(tmp_path / "figures.json")])
+    with pytest.raises(RuntimeError, match="a kernel failed"):
+        peer_script().one(options)
+    assert set(parts.kept(options.json, SIZES)["parts"]) == {"max"}
+    assert "MAX " in capsys.readouterr().out
+
+
+def peer_script() -> Any:
+    return importlib.import_module("tests.benchmarks.peer")
 
 
 @pytest.mark.parametrize("case", [(0, 1024), (1, 4096)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ class Part:
     steps: Sequence[Step] = ()
 
 
-def measure(name: str, sizes: Sizes, plan: Plan) -> Part:
-    """Trace, compile, load and run one model, saying so as it goes.
+def measure(name: str, sizes: Sizes, plan: Plan) -> Iterator[Part]:
+    """Trace, compile, load and run one model, saying so as it goes; yields what is known after each.
 
     Raises:
         UsageError: there is no GPU to run on, a CPU was named, or a context that the models do not have.
@@ -54,31 +54,39 @@ def measure(name: str, sizes: Sizes, plan: Plan) -> Part:
     check(plan, sizes)
     place = opened(plan)
     where = machine() | {"device": place.device.model_name if plan.until == "steps" else f"none, for {ABSENT}"}
+    model = made(name, sizes, place)
+    graph, build = traced(model.graph)
+    part = Part(title=model.title, machine=where, build=build)
+    say(name, f"traced in {build.trace.wall:.1f} s, {build.trace.cpu:.1f} CPU-s: {build.ops} ops")
+    yield part
+    if plan.until == "trace":
+        return
+    session = place.session()
+    say(name, "compiling, with an empty cache")
+    artifact, spent = compiled(session, graph)
+    say(name, f"compiled in {spent.wall:.1f} s, {spent.cpu:.1f} CPU-s")
+    part = replace(part, build=replace(build, compile=spent))
+    yield part
+    if plan.until == "compile":
+        return
+    timer = Timer()
+    loaded = model.load(session, artifact)
+    part = replace(part, build=replace(part.build, load=timer.spent()))
+    for step in model.steps(loaded, list(plan.cases), plan.repeats):
+        say(name, f"batch {step.batch}, context {step.context}, {step.mode}: {step.device.text(3)} ms on the device")
+        part = replace(part, steps=[*part.steps, step])
+        yield part
+
+
+def made(name: str, sizes: Sizes, place: Place) -> Ours | V4:
+    """The model, its graph not yet traced."""
     try:
-        model = MODELS[name](sizes, place)
+        return MODELS[name](sizes, place)
     except ImportError as error:
         raise ModelError(
             f"MAX's own DeepSeek-V4 cannot be imported: {error}. Install what its pipelines need, pip install "
             "'max[serve]==26.7.0', or measure --part ours alone."
         ) from error
-    graph, build = traced(model.graph)
-    say(name, f"traced in {build.trace.wall:.1f} s, {build.trace.cpu:.1f} CPU-s: {build.ops} ops")
-    if plan.until == "trace":
-        return Part(title=model.title, machine=where, build=build)
-    session = place.session()
-    say(name, "compiling, with an empty cache")
-    artifact, spent = compiled(session, graph)
-    say(name, f"compiled in {spent.wall:.1f} s, {spent.cpu:.1f} CPU-s")
-    if plan.until == "compile":
-        return Part(title=model.title, machine=where, build=replace(build, compile=spent))
-    timer = Timer()
-    loaded = model.load(session, artifact)
-    build = replace(build, compile=spent, load=timer.spent())
-    steps = []
-    for step in model.steps(loaded, list(plan.cases), plan.repeats):
-        say(name, f"batch {step.batch}, context {step.context}, {step.mode}: {step.device.text(3)} ms on the device")
-        steps.append(step)
-    return Part(title=model.title, machine=where, build=build, steps=steps)
 
 
 def check(plan: Plan, sizes: Sizes) -> None:
