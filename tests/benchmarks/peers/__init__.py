@@ -1,0 +1,1 @@
+"""This project's step beside MAX's own speculative step for DeepSeek-V4, at the same small sizes."""
