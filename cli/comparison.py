@@ -11,11 +11,16 @@ from specdecode.cli.passes import Outcome, Pass, Silent
 from specdecode.core.engine.engine import Engine
 
 _WARM_TOKENS = 8
+_TIE = 1e-3
+"""A margin that another order of rounding may turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Where the two first differ: tokens are counted from 0 within a turn, None where a text had ended."""
+    """Where the two first differ: tokens are counted from 0 within a turn, None where a text had ended.
+
+    margin: the log-probability of the plain run's likeliest token there less that of its second, once it is known.
+    """
 
     origin: str
     sample: int
@@ -23,6 +28,7 @@ class Difference:
     position: int
     plain: int | None
     speculative: int | None
+    margin: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,11 @@ class Verdict:
             plain, speculative = (_named(token, text) for token in (d.plain, d.speculative))
             place = f"{d.origin}{sample}{turn}, output token {d.position}"
             lines.append(f"first difference: {place}: plain {plain}, speculative {speculative}")
+            if d.margin is not None:
+                tie = ", as good as a tie" if d.margin < _TIE else ""
+                lines.append(
+                    f"margin: plain decoding's two likeliest tokens differ there by {d.margin:.3g} in log p{tie}"
+                )
         if self.speed_up is not None:
             rates = [f"{self.tokens / seconds:.1f} tokens/s" for seconds in self.seconds]
             lines.append(f"speed-up: {self.speed_up:.2f} (plain {rates[0]}, speculative {rates[1]})")
@@ -108,6 +119,22 @@ def compare(jobs: Sequence[Job], plain: Pass, speculative: Pass, seconds: tuple[
         tokens=sum(len(c.tokens) for c in plain.completions),
         seconds=seconds,
     )
+
+
+def with_margin(verdict: Verdict, jobs: Sequence[Job], engine: Engine) -> Verdict:
+    """The verdict with the margin at its difference: the prompt runs once more, plain, with its probabilities."""
+    d = verdict.difference
+    if d is None or d.plain is None:
+        return verdict
+    job = next(job for job in jobs if (job.prompt.origin, job.sample) == (d.origin, d.sample))
+    again = Pass([replace(job, first=replace(job.first, draft_tokens=0, logprobs=2))], engine, Silent())
+    again.run()
+    turns = again.outcomes[0].turns
+    said = turns[d.turn].completion.logprobs if d.turn < len(turns) else None
+    if not said or d.position >= len(said) or said[d.position].token != d.plain:
+        return verdict
+    first, second = (value for _, value in said[d.position].top)
+    return replace(verdict, difference=replace(d, margin=first - second))
 
 
 def _difference(job: Job, plain: Outcome, speculative: Outcome) -> Difference | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdecode.cli import configuration, loading, report, results, trace
-from specdecode.cli.comparison import compare, plain_pass
+from specdecode.cli.comparison import compare, plain_pass, with_margin
 from specdecode.cli.jobs import Job, Work, noun, prepare
 from specdecode.cli.ordered import OrderedTexts
 from specdecode.cli.output import Output
@@ -98,6 +98,8 @@ class _Generation:
         interrupted = speculative.interrupted or (plain is not None and plain[0].interrupted)
         self._texts.flush()
         verdict = None if plain is None else compare(self._jobs, plain[0], speculative, (plain[1], seconds))
+        if verdict is not None and not interrupted:
+            verdict = with_margin(verdict, self._jobs, self._engine())
         if self._output.as_json:
             content = self._document(speculative, interrupted)
             self._output.document(content if verdict is None else {**content, "comparison": verdict.document()})

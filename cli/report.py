@@ -8,6 +8,9 @@ from dataclasses import asdict
 from specdecode.core.engine.request import Completion
 from specdecode.core.metrics import DEFINITIONS, Acceptance, median
 
+_ENOUGH_ROUNDS = 50
+"""Rounds from which on shares by position mean something."""
+
 
 def statistics(completions: Sequence[Completion]) -> dict[str, object]:
     """Acceptance and times of all completions together, with their definitions."""
@@ -55,6 +58,12 @@ def _acceptance_lines(a: Acceptance) -> Iterable[str]:
     )
     yield "accepted at position k: " + _positions(a.per_position)
     yield "  given those before:   " + _positions(a.per_position_conditional)
+    given = a.per_position_conditional
+    if a.rounds >= _ENOUGH_ROUNDS and len(given) > 1 and given[1] < given[0] / 2:
+        yield (
+            "  position 2 is far below position 1, as with a drafter that is fed the wrong row: check the checkpoint's "
+            "drafter and its dspark settings"
+        )
 
 
 def _positions(shares: Sequence[float]) -> str:

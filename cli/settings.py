@@ -98,6 +98,11 @@ class Settings:
             raise UsageError(f"--confidence-threshold {self.confidence_threshold} is outside 0 to 1.")
         if self.acceptance not in RULES:
             raise UsageError(f"--acceptance {self.acceptance} is not possible. Use {', '.join(RULES)}.")
+        if self.auto_width and self.acceptance != "match":
+            raise UsageError(
+                f"--draft-tokens auto and --acceptance {self.acceptance} contradict each other: a ratio test keeps the "
+                "target's law only if no draft decides whether it is verified itself, and auto may do that."
+            )
         if self.compare and self.acceptance != "match":
             raise UsageError(
                 f"--compare and --acceptance {self.acceptance} contradict each other: a ratio test gives the target's "
@@ -162,9 +167,17 @@ def request(prompt: Prompt, ids: list[int], values: Mapping[str, Value], config:
     names = {f.name for f in fields(Request)}
     arguments = {name: value for name, value in plain.items() if name in names and value != "auto"}
     try:
+        _check_bias(plain["logit_bias"], config)
         return Request(**{**arguments, "prompt": tuple(ids), "stop_ids": stops})  # type: ignore[arg-type]
     except UsageError as error:
         raise UsageError(f"{prompt.origin}: {error}" if prompt.options else str(error)) from None
+
+
+def _check_bias(bias: object, config: DeepseekV41Config) -> None:
+    size = config.text_config.vocab_size
+    beyond = [token for token in bias if token >= size] if isinstance(bias, Mapping) else []
+    if beyond:
+        raise UsageError(f"logit_bias names the token {beyond[0]}, and ids run from 0 to {size - 1} (vocab_size).")
 
 
 def _tokens(plain: Mapping[str, object], config: DeepseekV41Config) -> set[int]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from specdecode.cli import loading
@@ -19,10 +20,19 @@ from tests.support.toy import ToyModel
 SCRIPT = "né 👍 ok. "
 
 
+class Ramp:
+    """Logits that say nothing about the script: the higher the id, the likelier."""
+
+    shape = (266,)
+
+    def __getitem__(self, context: tuple[int, int]) -> NDArray[np.float64]:
+        return np.arange(266) / 100
+
+
 class Script:
     """In place of tables: position p holds byte p of a text, over and over; every fourth draft is wrong."""
 
-    target = SimpleNamespace(shape=(266,))
+    target = Ramp()
     drafter = None
 
     def __init__(self, text: str, stop_at: int | None = None) -> None:

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from specdecode.cli import trace
+from specdecode.cli.comparison import Difference, Verdict
 from specdecode.cli.generate import generate
 from specdecode.cli.output import Output
 from specdecode.cli.settings import FALLBACKS
@@ -56,6 +57,23 @@ def test_a_difference_is_said_and_has_its_exit_code(specdecode):
     assert lines[1] == f"first difference: -p, output token 7: plain {byte_id(ord(letter))} {letter!r}, " + (
         f"speculative {byte_id(ord('X'))} 'X'"
     )
+
+
+def test_the_margin_of_a_difference_is_that_of_plain_decoding(specdecode):
+    """The toy's logits are a hundredth apart."""
+    specdecode.model_type = Wrong
+    arguments = ["generate", "-p", "one", "--max-tokens", "12", "--compare", "--draft-tokens", "2", "-q"]
+    (said,) = [line for line in specdecode(*arguments).stderr.splitlines() if line.startswith("margin")]
+    assert said == "margin: plain decoding's two likeliest tokens differ there by 0.01 in log p"
+    verdict = Verdict(
+        what="prompts",
+        compared=1,
+        identical=0,
+        difference=Difference(origin="-p", sample=0, turn=0, position=3, plain=4, speculative=5, margin=2e-4),
+        tokens=0,
+        seconds=(0.0, 0.0),
+    )
+    assert verdict.lines(str)[-1].endswith("differ there by 0.0002 in log p, as good as a tie")
 
 
 def test_a_difference_in_json(specdecode):
@@ -177,7 +195,9 @@ class Keeps(ToyModel):
         return super().step(rows, width=width, draft=draft)
 
 
-@pytest.mark.parametrize(("option", "value"), [("seed", 9), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("seed", 9), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5), ("min_p", 0.5)]
+)
 def test_options_reach_the_model(specdecode, tmp_path, option, value):
     specdecode.model_type = Keeps
     specdecode("generate", "-p", "x", f"--{option.replace('_', '-')}", str(value), "--compare", "-q")
@@ -187,3 +207,17 @@ def test_options_reach_the_model(specdecode, tmp_path, option, value):
     specdecode("generate", str(rows), "-q")
     assert getattr(specdecode.models[-1].asked, option) == value
     assert max(width for _, width, _ in specdecode.models[-1].steps) == 3  # and with speculation on, there are drafts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--acceptance", "typical"], "--acceptance typical is not possible. Use match, rejection, block."),
+        (["--acceptance", "block", "--compare"], "--compare and --acceptance block contradict each other"),
+        (["--acceptance", "rejection", "--draft-tokens", "auto"], "--draft-tokens auto and --acceptance rejection"),
+    ],
+)
+def test_rules_that_are_not_possible(specdecode, arguments, message):
+    result = specdecode("generate", "-p", "x", *arguments)
+    assert (result.exit_code, specdecode.loads) == (2, [])
+    assert message in result.stderr
