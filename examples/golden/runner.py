@@ -123,14 +123,19 @@ class Runner:
             there(lengths),
             there(table),
             there(drafts),
+            there(np.zeros((b, 0, text.vocab_size), np.float32)),
             there(np.array([row.slot for row in rows], np.uint64)),
             there(np.full(b, temperature, np.float32)),
             there(np.full(b, -1, np.int64)),
             here(np.array(-1, np.int64)),
             there(np.ones(b, np.float32)),
             here(np.array(1, np.float32)),
+            *map(there, _unchanged(b)),
             there(slots),
             there(ends.astype(np.uint32)),
+            here(np.zeros((b, 0, -(-text.vocab_size // 32)), np.int32)),
+            here(np.zeros(2, np.int64)),
+            there(np.zeros((b, 0, -(-text.vocab_size // 32)), np.int32)),
         ]
         tokens = there(np.concatenate([np.array(row.tokens, np.int64) for row in rows]))
         images = [
@@ -168,3 +173,11 @@ class Runner:
             np.arange(merged, dtype=np.int32),
         )
         return [self.there(a) for a in arrays]
+
+
+def _unchanged(b: int) -> list[Array]:
+    """What leaves the law of b requests as it is: min_p, acceptance, penalties, free_from and no edits."""
+    penalties = np.tile(np.array([1, 0, 0], np.float32), (b, 1))
+    none = [np.zeros(b, np.float32), np.zeros(b, np.int32), penalties, np.zeros(b, np.uint32)]
+    edits = [np.zeros(b + 1, np.uint32), np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)]
+    return none + edits
