@@ -3,12 +3,13 @@
 python tests/benchmarks/peer.py [--json FILE]                          # both, each in a process of its own
 python tests/benchmarks/peer.py --part max --json FILE                 # one of them; FILE keeps the other's figures
 python tests/benchmarks/peer.py --trace-only                           # builds both graphs, on any machine
-python tests/benchmarks/peer.py --compile-only --part ours             # compiles for an absent GPU (sm_90a)
+python tests/benchmarks/peer.py --compile-only --keep FOLDER           # compiles for an absent GPU (sm_90a)
+python tests/benchmarks/peer.py --keep FOLDER                          # there, runs what was compiled elsewhere
 
-Three layers and three draft stages with random weights; a step verifies five drafts of each request and drafts the
+Three layers and one draft stage with random weights; a step verifies five drafts of each request and drafts the
 next five. Every compilation starts with an empty cache. Times are medians over repeats and their median absolute
-deviation; the saved file has every value. MAX's compilation takes 6 to 7 minutes on 16 cores, and more than 16 GB of
-main memory.
+deviation; the saved file has every value. MAX's compilation takes more than four minutes on 16 cores and much main
+memory, so it can be done elsewhere, on a host of the same kind.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--context", type=int, nargs="+", default=[1024], metavar="N", help="tokens a request (1024)")
     parser.add_argument("--repeats", type=int, default=50, metavar="N", help="runs behind each median (50)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save every value; adds to what FILE holds")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep compiled graphs there, and take them from it")
     until = parser.add_mutually_exclusive_group()
     until.add_argument("--trace-only", dest="until", action="store_const", const="trace", help="build the graphs only")
     until.add_argument("--compile-only", dest="until", action="store_const", const="compile", help="run nothing")
@@ -60,6 +62,8 @@ def both(options: argparse.Namespace) -> int:
     """Each part in a new process, so that neither finds anything that the other one compiled."""
     given = ["--devices", options.devices, "--repeats", str(options.repeats), "--json", str(options.json)]
     given += ["--batch", *map(str, options.batch), "--context", *map(str, options.context)]
+    if options.keep is not None:
+        given += ["--keep", str(options.keep)]
     if options.until != "steps":
         given.append(f"--{options.until}-only")
     worst = 0
@@ -80,7 +84,7 @@ def one(options: argparse.Namespace) -> int:
 
     sizes = Sizes()
     cases = tuple((batch, context) for context in options.context for batch in options.batch)
-    plan = Plan(until=options.until, devices=options.devices, cases=cases, repeats=options.repeats)
+    plan = Plan(until=options.until, devices=options.devices, cases=cases, repeats=options.repeats, keep=options.keep)
     document = None
     try:
         for part in measure(options.part, sizes, plan):

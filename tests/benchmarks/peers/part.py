@@ -6,17 +6,21 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from max.driver import accelerator_count
 
 from specdecode.core.engine.device import Place, absent_gpu, open_place
 from specdecode.core.errors import ModelError, UsageError
-from tests.benchmarks.peers.figures import Build, Step, Timer, compiled, traced
+from tests.benchmarks.peers.figures import Build, Spent, Step, Timer, compiled, traced
 from tests.benchmarks.peers.ours import Ours
 from tests.benchmarks.peers.sizes import Sizes
 from tests.benchmarks.peers.v4 import V4
 from tests.benchmarks.spread import machine
+
+if TYPE_CHECKING:
+    from max.engine import CompiledModel, InferenceSession
+    from max.graph import Graph
 
 MODELS: dict[str, type[Ours] | type[V4]] = {"ours": Ours, "max": V4}
 ABSENT = "sm_90a"
@@ -25,12 +29,16 @@ ABSENT = "sm_90a"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How far to go: `trace`, `compile` (both for a GPU that may be absent) or `steps`; and what to run."""
+    """How far to go: `trace`, `compile` (both for a GPU that may be absent) or `steps`; and what to run.
+
+    keep: a folder for compiled graphs, which are not compiled again where it has them.
+    """
 
     until: str
     devices: str
     cases: tuple[tuple[int, int], ...]
     repeats: int
+    keep: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +70,7 @@ def measure(name: str, sizes: Sizes, plan: Plan) -> Iterator[Part]:
     if plan.until == "trace":
         return
     session = place.session()
-    say(name, "compiling, with an empty cache")
-    artifact, spent = compiled(session, graph)
+    artifact, spent = stored(plan.keep, name) or compiled_and_kept(plan.keep, name, session, graph)
     say(name, f"compiled in {spent.wall:.1f} s, {spent.cpu:.1f} CPU-s")
     part = replace(part, build=replace(build, compile=spent))
     yield part
@@ -76,6 +83,30 @@ def measure(name: str, sizes: Sizes, plan: Plan) -> Iterator[Part]:
         say(name, f"batch {step.batch}, context {step.context}, {step.mode}: {step.device.text(3)} ms on the device")
         part = replace(part, steps=[*part.steps, step])
         yield part
+
+
+def compiled_and_kept(
+    keep: Path | None, name: str, session: InferenceSession, graph: Graph
+) -> tuple[CompiledModel, Spent]:
+    """A graph compiled with an empty cache, and what it took."""
+    say(name, "compiling, with an empty cache")
+    artifact, spent = compiled(session, graph)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        artifact.export_mef(keep / f"{name}.mef")
+        (keep / f"{name}.json").write_text(json.dumps(asdict(spent)), encoding="utf-8")
+    return artifact, spent
+
+
+def stored(keep: Path | None, name: str) -> tuple[CompiledModel, Spent] | None:
+    """A graph that was compiled before, maybe elsewhere, and what that took."""
+    if keep is None or not (keep / f"{name}.json").exists():
+        return None
+    from max.engine import read
+
+    say(name, f"compiled before, in {keep}")
+    spent = Spent(**json.loads((keep / f"{name}.json").read_text(encoding="utf-8")))
+    return read(keep / f"{name}.mef"), spent
 
 
 def made(name: str, sizes: Sizes, place: Place) -> Ours | V4:
