@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specdecode.core.engine.step import StepModel, StepRow
 
-TRIALS = 3
-SMOOTHING = 0.1
+TRIALS = 5
+SMOOTHING = 0.05
+PACE_SMOOTHING = 0.3
 OUTLIER = 2.0
 """A step that took this many times what was expected says something about the machine, not about the step."""
 
@@ -20,7 +21,8 @@ class StepCosts:
     """Seconds of a step of decoding requests, each with one new token.
 
     Measured points are met exactly; between and beyond them a cost is linear in the rows that a step runs, requests
-    times (1 + width). Every later measurement moves its own point.
+    times (1 + width). Every later measurement moves its own point, less what all steps have become slower or faster by
+    of late: a machine whose speed wanders would otherwise speak against whatever width was in use.
 
     Attributes:
         plain_points: requests -> seconds without drafts and without drafting.
@@ -30,6 +32,7 @@ class StepCosts:
     plain_points: dict[int, float]
     points: dict[tuple[int, int], float]
     _seen: dict[tuple[int, int], float] = field(default_factory=dict)
+    _pace: float = 1.0
 
     def plain(self, requests: int) -> float:
         """Seconds of a plain step."""
@@ -45,14 +48,17 @@ class StepCosts:
 
     def record(self, requests: int, width: int, seconds: float, *, draft: bool) -> None:
         """A step took this long."""
+        if not draft and width:
+            return
+        known = self.speculative(requests, width) if draft else self.plain(requests)
+        if seconds >= OUTLIER * self._pace * known:
+            return
+        self._pace += PACE_SMOOTHING * (seconds / known - self._pace)
+        moved = known + SMOOTHING * (seconds / self._pace - known)
         if draft:
-            known = self.speculative(requests, width)
-            if seconds < OUTLIER * known:
-                self._seen[requests, width] = known + SMOOTHING * (seconds - known)
+            self._seen[requests, width] = moved
         else:
-            known = self.plain(requests)
-            if width == 0 and seconds < OUTLIER * known:
-                self.plain_points[requests] = known + SMOOTHING * (seconds - known)
+            self.plain_points[requests] = moved
 
     def _at(self, requests: int, width: int) -> float:
         same = {float(w): cost for (n, w), cost in self.points.items() if n == requests}
@@ -84,9 +90,9 @@ def measure(model: StepModel, *, max_batch: int, clock: Callable[[], float] = ti
         if bench is None:
             continue
         model.step(bench.prompts(), width=0, draft=True)
-        plain[requests] = _time(model, bench.rows(0), 0, False, clock)
-        for width in range(model.block_size + 1):
-            points[requests, width] = _time(model, bench.rows(width), width, True, clock)
+        kinds = [(0, False), *((width, True) for width in range(model.block_size + 1))]
+        plain[requests], *others = _times(model, bench, kinds, clock)
+        points.update({(requests, width): cost for width, cost in enumerate(others)})
     return StepCosts(plain_points=plain, points=points) if points else None
 
 
@@ -127,10 +133,15 @@ class _Bench:
         )
 
 
-def _time(model: StepModel, rows: list[StepRow], width: int, draft: bool, clock: Callable[[], float]) -> float:
-    seconds = []
+def _times(
+    model: StepModel, bench: _Bench, kinds: Sequence[tuple[int, bool]], clock: Callable[[], float]
+) -> list[float]:
+    """Seconds of steps of each (width, draft), in turn, so that a change of the machine's speed meets all of them."""
+    seconds: list[list[float]] = [[] for _ in kinds]
     for _ in range(TRIALS + 1):
-        start = clock()
-        model.step(rows, width=width, draft=draft)
-        seconds.append(clock() - start)
-    return statistics.median(seconds[1:])
+        for kind, (width, draft) in enumerate(kinds):
+            rows = bench.rows(width)
+            start = clock()
+            model.step(rows, width=width, draft=draft)
+            seconds[kind].append(clock() - start)
+    return [statistics.median(times[1:]) for times in seconds]

@@ -61,7 +61,7 @@ def test_auto_measures_first_and_the_text_is_the_same(specdecode):
     auto = specdecode(*arguments, "--draft-tokens", "auto")
     assert (auto.exit_code, auto.stdout) == (0, plain.stdout)
     measured = [(rows, width) for rows, width, _ in specdecode.models[-1].steps[1 : 1 + 5 * (TRIALS + 1)]]
-    assert measured == [(1, width) for width in (0, 0, 1, 2, 3) for _ in range(TRIALS + 1)]
+    assert measured == [(1, width) for _ in range(TRIALS + 1) for width in (0, 0, 1, 2, 3)]
     assert "2 prompts, 80 tokens" in auto.stderr
     shown = specdecode(*arguments, "--draft-tokens", "auto", "--show-config").stdout
     assert re.search(r"^draft_tokens +auto +--draft-tokens$", shown, flags=re.MULTILINE)
