@@ -33,7 +33,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_lists_the_commands():
     result = run("--help")
     assert result.returncode == 0
-    assert "generate  Continue prompts." in result.stdout
+    assert "generate        Continue prompts." in result.stdout
+    assert "inspect-inputs  Show the step graph's inputs and outputs." in result.stdout
     assert result.stderr == ""
 
 

@@ -1,0 +1,1 @@
+"""What a checkpoint's step graph takes and gives, readable without weights or a compiler."""
