@@ -11,14 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specdecode.core.engine.commit import commit
 from specdecode.core.engine.edits import EditState, Penalties
-from specdecode.core.engine.logprobs import TokenLogprob, draft_probabilities, logprobs
+from specdecode.core.engine.outcome import completion, draft_probs, not_finite, token_logprobs
 from specdecode.core.engine.request import (
-    Completion,
     Event,
     FailedEvent,
     FinishedEvent,
@@ -30,7 +26,7 @@ from specdecode.core.engine.scheduler import Scheduler, Sequence, Work
 from specdecode.core.engine.step import Acceptance, StepModel, StepResult
 from specdecode.core.engine.widths import FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
-from specdecode.core.metrics import Round, Timing
+from specdecode.core.metrics import Round
 from specdecode.core.text.constraint import ConstraintError
 from specdecode.core.text.constraints import constraint
 from specdecode.core.text.grammar_compiler import Vocabulary
@@ -109,7 +105,7 @@ class Engine:
             ),
         )
         if request.max_tokens == 0:
-            nothing = _complete(sequence, FinishReason.LENGTH)
+            nothing = completion(sequence, FinishReason.LENGTH)
             self._finished.append(FinishedEvent(request_id=sequence.id, completion=nothing))
         else:
             self._scheduler.add(sequence)
@@ -151,7 +147,7 @@ class Engine:
         sequence = work.sequence
         if not result.finite[index]:
             self._scheduler.remove(sequence)
-            return [FailedEvent(request_id=sequence.id, message=_not_finite(sequence))]
+            return [FailedEvent(request_id=sequence.id, message=not_finite(sequence))]
         if not work.yields:
             sequence.cache_length += work.count
             return []
@@ -174,8 +170,8 @@ class Engine:
         sequence.drafts = result.next_draft_tokens[index].tolist()
         sequence.confidence = result.confidence[index].tolist()
         if self._acceptance is not Acceptance.MATCH:
-            sequence.draft_probs = _draft_probs(sequence, index, result)
-        said = _logprobs(sequence.request, kept.tokens, result, index * (width + 1))
+            sequence.draft_probs = draft_probs(sequence, index, result)
+        said = token_logprobs(sequence.request, kept.tokens, result, index * (width + 1))
         sequence.logprobs += said
         sequence.first_token = now if sequence.first_token is None else sequence.first_token
         sequence.last_token = now
@@ -190,7 +186,7 @@ class Engine:
         events: list[Event] = [gained]
         if kept.reason is not None:
             self._scheduler.remove(sequence)
-            events.append(FinishedEvent(request_id=sequence.id, completion=_complete(sequence, kept.reason)))
+            events.append(FinishedEvent(request_id=sequence.id, completion=completion(sequence, kept.reason)))
         return events
 
     def _edits(self, request: Request) -> EditState | None:
@@ -221,55 +217,3 @@ class Engine:
         if request.stop:
             raise UsageError("Stop strings need a tokenizer, and this engine was given none.")
         return None
-
-
-def _complete(sequence: Sequence, reason: FinishReason) -> Completion:
-    def since(moment: float | None) -> float | None:
-        return None if moment is None else moment - sequence.submitted
-
-    return Completion(
-        tokens=tuple(sequence.tokens[len(sequence.request.prompt) :]),
-        reason=reason,
-        rounds=tuple(sequence.rounds),
-        timing=Timing(
-            first_token=since(sequence.first_token),
-            last_token=since(sequence.last_token),
-            tokens=sequence.generated,
-        ),
-        text="".join(sequence.pieces),
-        stopped_by=sequence.stopped_by,
-        logprobs=None if sequence.request.logprobs is None else tuple(sequence.logprobs),
-    )
-
-
-def _logprobs(request: Request, tokens: tuple[int, ...], result: StepResult, first: int) -> tuple[TokenLogprob, ...]:
-    """Of the tokens of a step, whose rows begin at `first`."""
-    if request.logprobs is None:
-        return ()
-    if result.logits is None:
-        raise RuntimeError("logprobs are asked for, but the model gives no logits")
-    return logprobs(result.logits()[first : first + len(tokens)], tokens, request.logprobs)
-
-
-def _draft_probs(sequence: Sequence, index: int, result: StepResult) -> NDArray[np.float32] | None:
-    """What the drafts of a sequence were drawn from."""
-    count = len(sequence.drafts)
-    if count == 0:
-        return None
-    if result.draft_logits is None:
-        raise RuntimeError("ratio tests need the drafter's probabilities, but the model gives none")
-    logits = result.draft_logits()[index * count : (index + 1) * count]
-    return draft_probabilities(logits, sequence.drafts, sequence.request.temperature)
-
-
-def _not_finite(sequence: Sequence) -> str:
-    if sequence.edits is not None or sequence.constraint is not None:
-        return (
-            f"After {len(sequence.tokens)} tokens the model's logits held a NaN or an infinity, or the request's bans, "
-            "biases and grammar left no token at all, so it cannot go on; other requests are not affected."
-        )
-    return (
-        f"The model's logits after {len(sequence.tokens)} tokens held a NaN or an infinity, so this "
-        "request cannot go "
-        "on. The checkpoint is damaged or unsuitable for this device; other requests are not affected."
-    )
