@@ -22,6 +22,7 @@ def of_run(settings: Settings, work: Work) -> dict[str, Value]:
         "batch_size": Value(value=settings.batch_size, source=flag("batch_size")),
         "prompts": Value(value=len(work.prompts), source=settings.source or "-p"),
         "confidence_threshold": Value(value=settings.confidence_threshold, source=flag("confidence_threshold")),
+        "method": Value(value=settings.method, source=flag("method")),
         "acceptance": Value(value=settings.acceptance, source=flag("acceptance")),
         "context": Value(value=text.max_position_embeddings, source="checkpoint (max_position_embeddings)"),
         "eos_token": Value(value=work.config.eos_token_id, source="checkpoint (eos_token_id)"),

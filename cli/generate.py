@@ -74,6 +74,7 @@ def generate(
     regex: structured_options.RegexOption = None,
     grammar: structured_options.GrammarOption = None,
     thinking_budget: structured_options.ThinkingBudgetOption = None,
+    method: options.MethodOption = "dspark",
     draft_tokens: options.DraftTokensOption = None,
     confidence_threshold: options.ConfidenceThresholdOption = None,
     acceptance: options.AcceptanceOption = "match",
@@ -119,7 +120,8 @@ def generate(
             compare=compare,
             trace_tokens=trace_tokens,
             show_config=show_config,
-            draft_tokens=_width(draft_tokens, no_speculation),
+            method=method,
+            draft_tokens=_width(draft_tokens, no_speculation, method),
             auto_width=draft_tokens == "auto",
             confidence_threshold=confidence_threshold,
             acceptance=acceptance,
@@ -160,13 +162,14 @@ def _biases(texts: list[str]) -> Mapping[int, float]:
     return biases
 
 
-def _width(draft_tokens: str | None, no_speculation: bool) -> int | None:
+def _width(draft_tokens: str | None, no_speculation: bool, method: str) -> int | None:
     from specdecode.core.errors import UsageError
 
     if draft_tokens not in (None, "auto") and not draft_tokens.isdecimal():
         raise UsageError(f"--draft-tokens {draft_tokens} is neither a whole number nor auto.")
-    if no_speculation and draft_tokens not in (None, "0"):
-        raise UsageError(f"--no-speculation and --draft-tokens {draft_tokens} contradict each other. Leave one out.")
-    if no_speculation:
+    plain = "--no-speculation" if no_speculation else "--method none" if method == "none" else None
+    if plain and draft_tokens not in (None, "0"):
+        raise UsageError(f"{plain} and --draft-tokens {draft_tokens} contradict each other. Leave one out.")
+    if plain:
         return 0
     return None if draft_tokens in (None, "auto") else int(draft_tokens)

@@ -54,7 +54,7 @@ def _run(settings: Settings, work: Work, jobs: Sequence[Job], output: Output, wr
         max_batch=min(settings.batch_size, len(jobs)),
         progress=output,
     )
-    output.note(_method(work.width, work.config, settings.acceptance))
+    output.note(_method(work.width, work.config, settings))
     return _Generation(settings, work, jobs, output, writer, model).run()
 
 
@@ -137,8 +137,14 @@ class _Generation:
     def _engine(self, widths: WidthPolicy | None = None) -> Engine:
         batch = self._settings.batch_size
         rule = Acceptance[self._settings.acceptance.upper()]
-        tokenizer = self._work.tokenizer
-        return Engine(self._model, max_batch=batch, tokenizer=tokenizer, widths=widths, acceptance=rule)
+        return Engine(
+            self._model,
+            max_batch=batch,
+            tokenizer=self._work.tokenizer,
+            widths=widths,
+            acceptance=rule,
+            method="ngram" if self._settings.method == "ngram" else "dspark",
+        )
 
     def _widths(self) -> WidthPolicy | None:
         if self._settings.confidence_threshold is not None:
@@ -201,7 +207,7 @@ def _one_line(prompt: str) -> str:
     return line if len(line) <= _PROMPT_WIDTH else f"{line[: _PROMPT_WIDTH - 1]}…"
 
 
-def _method(width: int, config: DeepseekV41Config, acceptance: str) -> str:
+def _method(width: int, config: DeepseekV41Config, settings: Settings) -> str:
     if width == 0:
         return "plain decoding, one token per step; draws are keyed by seed and position"
     block = config.text_config.dspark_block_size
@@ -209,5 +215,7 @@ def _method(width: int, config: DeepseekV41Config, acceptance: str) -> str:
         "match": "a draft is accepted if it is the token that the target draws itself, keyed by seed and position",
         "rejection": "a draft is accepted with probability min(1, p/q), else redrawn from the residual",
         "block": "drafts are accepted by block verification against the drafter's probabilities",
-    }[acceptance]
+    }[settings.acceptance]
+    if settings.method == "ngram":
+        return f"prompt lookup (n-grams of 4 to 2 tokens), up to {width} drafts per round; {rule}"
     return f"DSpark speculation, up to {width} drafts per round (dspark_block_size {block}); {rule}"

@@ -116,7 +116,8 @@ def _jobs(
     check(first, tokenizer, source=values["grammar"].source)
     asked = {f.name: getattr(first, f.name) for f in fields(Request) if f.name != "draft_tokens"}
     chat = [values[name].value for name in ("chat", "thinking", "effort")] if prompt.later else []
-    rule: list[object] = [] if settings.acceptance == "match" else [settings.acceptance]
+    # A ratio test's tokens depend on the drafts; those of sample-and-match on nothing of the kind.
+    rule: list[object] = [] if settings.acceptance == "match" else [settings.acceptance, settings.method]
     whole: list[object] = [model, {**asked, "stop_ids": sorted(first.stop_ids)}, prompt.later, chat, *rule]
     digest = hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode())
     job = Job(

@@ -195,6 +195,16 @@ ConfidenceThresholdOption = Annotated[
         rich_help_panel=_SPECULATION,
     ),
 ]
+MethodOption = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        metavar="dspark|ngram|none",
+        help="Who proposes drafts: the checkpoint's drafter, a lookup of what followed earlier in the text, or nobody "
+        "(plain decoding).",
+        rich_help_panel=_SPECULATION,
+    ),
+]
 AcceptanceOption = Annotated[
     str,
     typer.Option(

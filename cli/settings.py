@@ -39,6 +39,7 @@ FALLBACKS: dict[str, object] = {
 """Options of a prompt and what they are where nobody sets them; a row may set each of them for itself."""
 MOST_SAMPLES = 10_000
 RULES = ("match", "rejection", "block")
+METHODS = ("dspark", "ngram", "none")
 CHAT_OPTIONS = ("system", "thinking", "effort")
 
 
@@ -54,6 +55,7 @@ class Settings:
         auto_width: as many drafts as pay.
         confidence_threshold: drafts from the first one below it on are not verified.
         acceptance: the rule that drafts are accepted by: match, rejection or block.
+        method: who proposes drafts: dspark, ngram or none.
         chat: encode every prompt as a conversation, or none; None = those that are written as one.
         system: the system message of conversations that have none.
         output, output_format, resume, as_completed: where results go beside the text; see `results_file.py`.
@@ -70,6 +72,7 @@ class Settings:
     auto_width: bool = False
     confidence_threshold: float | None = None
     acceptance: str = "match"
+    method: str = "dspark"
     chat: bool | None = None
     system: str | None = None
     output: str | None = None
@@ -96,6 +99,11 @@ class Settings:
             raise UsageError(f"--confidence-threshold and {other} contradict each other. Leave one out.")
         if self.confidence_threshold is not None and not 0 <= self.confidence_threshold <= 1:
             raise UsageError(f"--confidence-threshold {self.confidence_threshold} is outside 0 to 1.")
+        if self.method not in METHODS:
+            raise UsageError(f"--method {self.method} is not possible. Use {', '.join(METHODS)}.")
+        if self.method == "ngram" and (self.auto_width or self.confidence_threshold is not None):
+            other = "--draft-tokens auto" if self.auto_width else "--confidence-threshold"
+            raise UsageError(f"{other} needs the drafter's confidence, and --method ngram has none. Leave one out.")
         if self.acceptance not in RULES:
             raise UsageError(f"--acceptance {self.acceptance} is not possible. Use {', '.join(RULES)}.")
         if self.auto_width and self.acceptance != "match":

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from specdecode.core.engine.commit import commit
 from specdecode.core.engine.edits import EditState, Penalties
+from specdecode.core.engine.ngram import PromptLookup
 from specdecode.core.engine.outcome import completion, draft_probs, not_finite, token_logprobs
 from specdecode.core.engine.request import (
     Event,
@@ -32,6 +33,8 @@ from specdecode.core.text.constraints import constraint
 from specdecode.core.text.grammar_compiler import Vocabulary
 from specdecode.core.text.output_text import OutputText
 
+METHODS = ("dspark", "ngram")
+
 
 class Engine:
     """Run requests on a model, several at a time.
@@ -47,6 +50,7 @@ class Engine:
         widths: how many drafts to verify; None = all.
         acceptance: the rule that drafts are accepted by. A ratio test gives the target's law, but not the tokens of
             plain decoding, and it needs the drafter's probabilities on the host.
+        method: who proposes drafts: `dspark`, the model's own drafter, or `ngram`, prompt lookup.
         clock: seconds, for the timings.
     """
 
@@ -59,13 +63,21 @@ class Engine:
         tokenizer: Vocabulary | None = None,
         widths: WidthPolicy | None = None,
         acceptance: Acceptance = Acceptance.MATCH,
+        method: str = "dspark",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._widths = widths or FullWidth()
-        self._acceptance = acceptance
+        if method not in METHODS:
+            raise UsageError(f"The method {method} is not possible. Use {', '.join(METHODS)}.")
+        self._acceptance, self._method = acceptance, method
         self._scheduler = Scheduler(
-            model, max_batch=max_batch, token_budget=token_budget, widths=self._widths, acceptance=acceptance
+            model,
+            max_batch=max_batch,
+            token_budget=token_budget,
+            widths=self._widths,
+            acceptance=acceptance,
+            drafter=method == "dspark",
         )
         self._tokenizer = tokenizer
         self._clock = clock
@@ -95,6 +107,7 @@ class Engine:
             submitted=self._clock(),
             tokens=list(request.prompt),
             text=self._text(request),
+            lookup=PromptLookup() if self._method == "ngram" else None,
             edits=self._edits(request),
             constraint=constraint(
                 self._tokenizer,
@@ -167,10 +180,13 @@ class Engine:
             if sequence.confidence:
                 self._widths.observe(sequence.confidence, proposed, accepted)
         sequence.cache_length += work.count + accepted
-        sequence.drafts = result.next_draft_tokens[index].tolist()
-        sequence.confidence = result.confidence[index].tolist()
+        if sequence.lookup is not None:
+            sequence.drafts = sequence.lookup.propose(sequence.tokens, sequence.width)
+        else:
+            sequence.drafts = result.next_draft_tokens[index].tolist()
+            sequence.confidence = result.confidence[index].tolist()
         if self._acceptance is not Acceptance.MATCH:
-            sequence.draft_probs = draft_probs(sequence, index, result)
+            sequence.draft_probs = draft_probs(sequence, index, result, self._model.vocab_size)
         said = token_logprobs(sequence.request, kept.tokens, result, index * (width + 1))
         sequence.logprobs += said
         sequence.first_token = now if sequence.first_token is None else sequence.first_token

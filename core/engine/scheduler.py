@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from specdecode.core.cache.pages import PageAllocator
 from specdecode.core.engine.edits import EditState
 from specdecode.core.engine.logprobs import TokenLogprob
+from specdecode.core.engine.ngram import PromptLookup
 from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import Acceptance, StepModel, StepRow
 from specdecode.core.engine.widths import Draft, FullWidth, WidthPolicy
@@ -37,6 +38,7 @@ class Sequence:
         constraint: what the output may be; None where it may be anything.
         text: what the output says; None where nobody asked for text. pieces: what it has released so far.
         stopped_by: the stop token or stop string that ended the sequence.
+        lookup: what proposes drafts in place of the model's drafter.
         edits: what is done to its logits; None = nothing. logprobs: of its output, where they are asked for.
         draft_probs: float32 [len(drafts), V] that they were drawn from, for ratio tests.
     """
@@ -55,6 +57,7 @@ class Sequence:
     text: OutputText | None = None
     pieces: list[str] = field(default_factory=list)
     stopped_by: int | str | None = None
+    lookup: PromptLookup | None = None
     edits: EditState | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     draft_probs: NDArray[np.float32] | None = None
@@ -109,6 +112,7 @@ class Scheduler:
         token_budget: int,
         widths: WidthPolicy | None = None,
         acceptance: Acceptance = Acceptance.MATCH,
+        drafter: bool = True,
     ) -> None:
         if max_batch < 1 or token_budget < 1:
             raise ValueError(f"a step needs rows and tokens: {max_batch=}, {token_budget=}")
@@ -117,6 +121,7 @@ class Scheduler:
         self._budget = token_budget
         self._widths = widths or FullWidth()
         self._acceptance = acceptance
+        self._drafter = drafter
         self._pages = PageAllocator(model.num_pages, model.page_size)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -170,7 +175,11 @@ class Scheduler:
                 chunks.append(Work(sequence=sequence, count=count, drafts=()))
                 left -= count
         works = (*decoding, *chunks)
-        return Plan(works=works, width=max(len(w.drafts) for w in works), draft=any(map(_needs_drafter, works)))
+        return Plan(
+            works=works,
+            width=max(len(w.drafts) for w in works),
+            draft=self._drafter and any(map(_needs_drafter, works)),
+        )
 
     def _decoding(self) -> list[Work]:
         """The decoding requests with as many drafts as the policy wants of each."""
