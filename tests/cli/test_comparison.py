@@ -215,9 +215,25 @@ def test_options_reach_the_model(specdecode, tmp_path, option, value):
         (["--acceptance", "typical"], "--acceptance typical is not possible. Use match, rejection, block."),
         (["--acceptance", "block", "--compare"], "--compare and --acceptance block contradict each other"),
         (["--acceptance", "rejection", "--draft-tokens", "auto"], "--draft-tokens auto and --acceptance rejection"),
+        (["--method", "medusa"], "--method medusa is not possible. Use dspark, ngram, none."),
+        (["--method", "ngram", "--draft-tokens", "auto"], "--draft-tokens auto needs the drafter's confidence"),
+        (["--method", "ngram", "--confidence-threshold", "0.5"], "--confidence-threshold needs the drafter's"),
+        (["--method", "none", "--draft-tokens", "3"], "--method none and --draft-tokens 3 contradict each other"),
+        (["--method", "none", "--compare"], "plain decoding alone contradicts it"),
     ],
 )
 def test_rules_that_are_not_possible(specdecode, arguments, message):
     result = specdecode("generate", "-p", "x", *arguments)
     assert (result.exit_code, specdecode.loads) == (2, [])
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("method", ["ngram", "none"])
+def test_methods_change_no_token(specdecode, method):
+    arguments = ["generate", "-p", "one two one two", "--max-tokens", "30"]
+    plain = specdecode(*arguments, "--no-speculation")
+    other = specdecode(*arguments, "--method", method)
+    assert (other.exit_code, other.stdout) == (0, plain.stdout)
+    assert not any(draft for _, _, draft in specdecode.models[-1].steps)
+    assert ("prompt lookup" in other.stderr) is (method == "ngram")
+    assert (" drafts)" in other.stderr) is (method == "ngram")

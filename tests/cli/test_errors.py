@@ -112,7 +112,7 @@ def test_usage_that_the_parser_refuses(specdecode, arguments):
 def test_nothing_asked_for_is_help():
     result = CliRunner().invoke(make_app(panels=False), [])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "generate  Continue prompts." in result.stderr
+    assert "generate        Continue prompts." in result.stderr
 
 
 def test_an_empty_model(specdecode):
