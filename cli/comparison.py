@@ -38,6 +38,7 @@ class Verdict:
     Attributes:
         what: what is counted, prompts or samples of prompts.
         compared: those that both runs completed. identical: those among them with the same tokens and reasons.
+        complete: whether both runs went to their ends.
         tokens: output tokens of the plain run. seconds: of whole runs, prompts included, plain then speculative.
     """
 
@@ -47,12 +48,13 @@ class Verdict:
     difference: Difference | None
     tokens: int
     seconds: tuple[float, float]
+    complete: bool = True
 
     @property
     def speed_up(self) -> float | None:
-        """Plain time over speculative time."""
+        """Plain time over speculative time; None where either run is not whole."""
         plain, speculative = self.seconds
-        return plain / speculative if self.tokens and speculative else None
+        return plain / speculative if self.complete and self.tokens and speculative else None
 
     def lines(self, text: Callable[[int], str]) -> list[str]:
         """The verdict for people; `text` names a token."""
@@ -118,6 +120,7 @@ def compare(jobs: Sequence[Job], plain: Pass, speculative: Pass, seconds: tuple[
         difference=next((d for d in differences if d is not None), None),
         tokens=sum(len(c.tokens) for c in plain.completions),
         seconds=seconds,
+        complete=not (plain.interrupted or speculative.interrupted),
     )
 
 

@@ -13,9 +13,8 @@ HELP = (
     "Continue prompts. The text goes to standard output, progress and statistics to standard error.\n\n"
     "PROMPTS holds texts, one a line, or JSON objects: {prompt}, {messages}, {turns}, {conversations} or the requests "
     "of an OpenAI batch, gzipped or not. A row may set options for itself, and they go before those given here.\n\n"
-    "The drafter proposes a block of tokens and the model verifies it in one step. The text is the same "
-    "for every "
-    "--draft-tokens and --batch-size, and with --no-speculation; only the time changes."
+    "The drafter proposes a block of tokens and the model verifies it in one step. Unless --acceptance says otherwise, "
+    "the text is the same for every --draft-tokens and --batch-size, and with --no-speculation; only the time changes."
 )
 EXAMPLES = """Examples:
 
@@ -154,11 +153,13 @@ def _biases(texts: list[str]) -> Mapping[int, float]:
     for text in texts:
         token, _, value = text.partition("=")
         try:
-            biases[int(token)] = float(value)
+            number, bias = int(token), float(value)
         except ValueError:
             raise UsageError(
                 f"--logit-bias {text} is not possible. Write a token id and a number, as 17=-2.5."
             ) from None
+        if biases.setdefault(number, bias) != bias:
+            raise UsageError(f"--logit-bias names the token {number} twice. Leave one out.")
     return biases
 
 

@@ -32,7 +32,7 @@ class Job:
         sample: which of its prompt's samples it is, from 0. samples: how many there are.
         first: the request of its first turn; those of later turns differ in the prompt alone.
         key: 32 hexadecimal digits over all that its answer depends on: the checkpoint, the prompt and the options,
-            but not how many drafts or neighbours it has.
+            but not its neighbours, nor, under sample-and-match, how many drafts it has.
         length: tokens that it takes at most, all turns together.
     """
 
@@ -116,8 +116,11 @@ def _jobs(
     check(first, tokenizer, source=values["grammar"].source)
     asked = {f.name: getattr(first, f.name) for f in fields(Request) if f.name != "draft_tokens"}
     chat = [values[name].value for name in ("chat", "thinking", "effort")] if prompt.later else []
-    # A ratio test's tokens depend on the drafts; those of sample-and-match on nothing of the kind.
-    rule: list[object] = [] if settings.acceptance == "match" else [settings.acceptance, settings.method]
+    # A ratio test's tokens depend on the drafts that it sees; those of sample-and-match on nothing of the kind.
+    width = _width(settings, config)
+    rule: list[object] = []
+    if settings.acceptance != "match" and width:
+        rule = [settings.acceptance, settings.method, width, settings.confidence_threshold]
     whole: list[object] = [model, {**asked, "stop_ids": sorted(first.stop_ids)}, prompt.later, chat, *rule]
     digest = hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode())
     job = Job(

@@ -47,7 +47,7 @@ MinTokensOption = Annotated[
         "--min-tokens",
         metavar="N",
         min=0,
-        help="Tokens that come before a stop counts.",
+        help="Forbid the end-of-sequence token and stop tokens, and ignore stop texts, among the first N tokens.",
         rich_help_panel=_STOPPING,
     ),
 ]
@@ -101,7 +101,8 @@ EffortOption = Annotated[
     typer.Option(
         "--effort",
         metavar="1-100|NAME",
-        help="How thorough the reasoning is: a number, or low (50), high (75, the default), max (100).",
+        help="How thorough the reasoning is: a number, or minimal or low (50), medium, high or xhigh (75, the "
+        "default), max (100).",
         show_default=False,
         rich_help_panel=_CHAT,
     ),

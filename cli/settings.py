@@ -171,10 +171,10 @@ def request(prompt: Prompt, ids: list[int], values: Mapping[str, Value], config:
         UsageError: a value that is not possible, named with its row if that set any.
     """
     plain = {name: value.value for name, value in values.items()}
-    stops = frozenset(_tokens(plain, config))
     names = {f.name for f in fields(Request)}
     arguments = {name: value for name, value in plain.items() if name in names and value != "auto"}
     try:
+        stops = frozenset(_tokens(plain, config))
         _check_bias(plain["logit_bias"], config)
         return Request(**{**arguments, "prompt": tuple(ids), "stop_ids": stops})  # type: ignore[arg-type]
     except UsageError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from specdecode.core.engine.request import Request
@@ -57,7 +58,10 @@ def check(request: Request, tokenizer: TextTokenizer, *, source: str) -> None:
 
 
 def _schema(value: str) -> Grammar:
-    inline = value.lstrip().startswith("{")
+    try:
+        inline = isinstance(json.loads(value), dict | bool | list | int | float)
+    except ValueError:
+        inline = value.lstrip().startswith("{")
     try:
         return json_schema(value if inline else _read(value, "--json-schema"))
     except ValueError as error:
@@ -66,6 +70,8 @@ def _schema(value: str) -> Grammar:
 
 def _read(name: str, flag: str) -> str:
     try:
+        if not name:
+            raise UsageError(f"{flag} is empty. Name a file.")
         return Path(name).read_text(encoding="utf-8")
     except OSError as error:
         hint = "; the schema itself would begin with {" if flag == "--json-schema" else ""

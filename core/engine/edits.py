@@ -82,13 +82,16 @@ class EditState:
         self._tokens: NDArray[Any] = np.zeros(16, np.int32)
         self._marks: NDArray[Any] = np.zeros(16, np.int32)
         self._bias: NDArray[Any] = np.zeros(16, np.float32)
+        # Places first: a new one may replace the arrays.
         for token, value in bias.items():
-            self._bias[self._place(token)] = value
+            place = self._place(token)
+            self._bias[place] = value
         for token in banned:
-            self._marks[self._place(token)] |= BANNED
-        if penalties:
-            for token in dict.fromkeys(prompt):
-                self._marks[self._place(token)] |= SEEN
+            place = self._place(token)
+            self._marks[place] |= BANNED
+        for token in dict.fromkeys(prompt) if penalties else ():
+            place = self._place(token)
+            self._marks[place] |= SEEN
 
     def edits(self, tokens: Sequence[int]) -> LogitEdits:
         """The edits behind `tokens`, prompt and output; valid until the next call."""

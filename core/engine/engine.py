@@ -160,7 +160,9 @@ class Engine:
         sequence = work.sequence
         if not result.finite[index]:
             self._scheduler.remove(sequence)
-            return [FailedEvent(request_id=sequence.id, message=not_finite(sequence))]
+            first = index * (width + 1)
+            raw = None if result.logits is None else result.logits()[first : first + 1 + len(work.drafts)]
+            return [FailedEvent(request_id=sequence.id, message=not_finite(sequence, raw))]
         if not work.yields:
             sequence.cache_length += work.count
             return []

@@ -58,15 +58,15 @@ def draft_probs(sequence: Sequence, index: int, result: StepResult, vocab_size: 
     return draft_probabilities(logits, sequence.drafts, sequence.request.temperature)
 
 
-def not_finite(sequence: Sequence) -> str:
-    """Why a sequence whose logits cannot be used has failed."""
-    if sequence.edits is not None or sequence.constraint is not None:
+def not_finite(sequence: Sequence, logits: NDArray[np.float32] | None) -> str:
+    """Why a sequence has failed; `logits` are the model's own at its first row, if they are known."""
+    asked = sequence.edits is not None or sequence.constraint is not None
+    if asked and logits is not None and bool(np.isfinite(logits).all()):
         return (
-            f"After {len(sequence.tokens)} tokens the model's logits held a NaN or an infinity, or the request's bans, "
-            "biases and grammar left no token at all, so it cannot go on; other requests are not affected."
+            f"After {sequence.generated} tokens of output the request's bans, biases and grammar leave no token. Lower "
+            "min_tokens, ban fewer tokens or change the grammar; other requests are not affected."
         )
     return (
-        f"The model's logits after {len(sequence.tokens)} tokens held a NaN or an infinity, so this "
-        "request cannot go "
-        "on. The checkpoint is damaged or unsuitable for this device; other requests are not affected."
+        f"The model's logits after {sequence.generated} tokens of output held a NaN or an infinity, so this request "
+        "cannot go on. The checkpoint is damaged or unsuitable for this device; other requests are not affected."
     )

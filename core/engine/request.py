@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +11,9 @@ from specdecode.core.engine.logprobs import TokenLogprob
 from specdecode.core.errors import UsageError
 from specdecode.core.metrics import Round, Timing
 from specdecode.core.text.grammar import Grammar
+
+MOST, MOST_FACTOR = 1e6, 1e3
+"""Bounds of temperatures, penalties and biases, so that float32 logits stay finite."""
 
 
 class FinishReason(str, Enum):
@@ -80,8 +82,8 @@ class Request:
             raise UsageError("A request needs at least one prompt token.")
         if not _is_int(self.max_tokens) or self.max_tokens < 0:
             raise UsageError(f"max_tokens is {self.max_tokens!r}; it must be a whole number, 0 or more.")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UsageError(f"temperature is {self.temperature!r}; it must be finite and not negative.")
+        if not 0 <= self.temperature <= MOST:
+            raise UsageError(f"temperature is {self.temperature!r}; it must be a number from 0 to {MOST:g}.")
         if not _is_int(self.top_k) or self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k!r}; it must be a whole number, 0 (all tokens) or more.")
         if not 0 <= self.top_p <= 1:
@@ -106,14 +108,19 @@ class Request:
     def _check_law(self) -> None:
         if not 0 <= self.min_p <= 1:
             raise UsageError(f"min_p is {self.min_p!r}; it must be a number from 0 (all tokens) to 1.")
-        if not 0 < self.repetition_penalty < math.inf:
-            raise UsageError(f"repetition_penalty is {self.repetition_penalty!r}; it must be a number above 0.")
+        if not 1 / MOST_FACTOR <= self.repetition_penalty <= MOST_FACTOR:
+            raise UsageError(
+                f"repetition_penalty is {self.repetition_penalty!r}; it must be a number from {1 / MOST_FACTOR:g} to "
+                f"{MOST_FACTOR:g}, and 1 changes nothing."
+            )
         for name in ("frequency_penalty", "presence_penalty"):
-            if not math.isfinite(getattr(self, name)):
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a finite number.")
+            if not abs(getattr(self, name)) <= MOST:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a number from -{MOST:g} to {MOST:g}.")
         for token, bias in self.logit_bias.items():
-            if not _is_int(token) or token < 0 or not math.isfinite(bias):
-                raise UsageError(f"logit_bias {token!r}: {bias!r} must be a token id and a finite number.")
+            if not _is_int(token) or token < 0 or not abs(bias) <= MOST:
+                raise UsageError(
+                    f"logit_bias {token!r}: {bias!r} must be a token id and a number from -{MOST:g} to {MOST:g}."
+                )
         if self.logprobs is not None and (not _is_int(self.logprobs) or self.logprobs < 0):
             raise UsageError(f"logprobs is {self.logprobs!r}; it must be a whole number, 0 or more.")
 

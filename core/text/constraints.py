@@ -53,7 +53,7 @@ def _check(state: State) -> None:
     try:
         empty = state.finished
     except ConstraintError as error:
-        raise UsageError(f"{error} No text can begin.") from None
+        raise UsageError(f"No text fits the grammar, or none that this vocabulary can spell: {error}") from None
     if empty:
         raise UsageError("The grammar allows the empty text only. Leave it out, or let it say something.")
 

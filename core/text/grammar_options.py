@@ -26,9 +26,9 @@ def _choice(value: object) -> Grammar:
     """One of some texts."""
     if not isinstance(value, list) or not value:
         raise ValueError("it must be a list of texts, none of them empty")
-    return Grammar(
-        kind="lark", text="start: " + " | ".join(json.dumps(_text(one), ensure_ascii=False) for one in value)
-    )
+    if not all(isinstance(one, str) and one for one in value):
+        raise ValueError("it must be a list of texts, none of them empty")
+    return Grammar(kind="lark", text="start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value))
 
 
 def _flag(value: object) -> Grammar | None:

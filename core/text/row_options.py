@@ -26,8 +26,10 @@ def _whole(value: object) -> object:
 
 
 def _number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_HUGE < value < _HUGE:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise RowError("it must be a number")
+    if not -_HUGE < value < _HUGE:
+        raise RowError("it must be a number that is not so large")
     return value
 
 
@@ -71,9 +73,12 @@ def _bias(value: object) -> object:
     if not isinstance(value, dict):
         raise RowError("it must be an object of token ids and numbers")
     try:
-        return {int(token): float(_number(bias)) for token, bias in value.items()}  # type: ignore[arg-type]
+        biases = {int(token): float(_number(bias)) for token, bias in value.items()}  # type: ignore[arg-type]
     except ValueError:
         raise RowError("it must be an object of token ids and numbers") from None
+    if len(biases) < len(value):
+        raise RowError("it names a token twice")
+    return biases
 
 
 _KINDS: dict[str, Callable[[object], object]] = {
@@ -111,13 +116,19 @@ _ALIASES = {
     "enable_thinking": "thinking",
     "reasoning_effort": "effort",
     "thinking_token_budget": "thinking_budget",
+    "repeat_penalty": "repetition_penalty",
+    "json_schema": "guided_json",
+    "regex": "guided_regex",
+    "grammar": "guided_grammar",
 }
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
 }
 """Options of peers with the values at which they do nothing; other values are refused where we lack the option."""
-_SAMPLING = frozenset(_NEUTRAL) - {"best_of", "echo"}
+_SAMPLING = frozenset(_NEUTRAL) - {"echo"}
+_OF_THE_RUN = ("draft_tokens", "confidence_threshold", "acceptance")
+"""Options that are the command line's alone: a row that names one means something else than it gets."""
 IGNORED = frozenset(
     (
         "model",
@@ -171,7 +182,11 @@ def take_options(row: Mapping[str, object], *, closed: bool) -> tuple[dict[str, 
         gather_grammar(options)
     except ValueError as error:
         raise RowError(str(error)) from None
+    if options.get("thinking") is False and options.get("thinking_budget") is not None:
+        raise RowError("thinking_budget contradicts thinking, which is off")
     for key in rest:
+        if key in _OF_THE_RUN:
+            raise RowError(f"{key} is an option of the command line, not of a row")
         close = _meant(key)
         if closed or close:
             raise RowError(f"{key} is no option" + (f"; did you mean {close}?" if close else ""))

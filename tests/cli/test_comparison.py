@@ -103,6 +103,7 @@ def test_a_comparison_that_is_interrupted(specdecode, model_type):
     result = specdecode("generate", "-p", "one", "--max-tokens", "12", "--compare")
     assert result.exit_code == 130
     assert "identical: 0/0 prompts" in result.stderr
+    assert "speed-up" not in result.stderr
 
 
 @pytest.mark.parametrize("option", [["--no-speculation"], ["--draft-tokens", "0"]])
@@ -215,6 +216,11 @@ def test_options_reach_the_model(specdecode, tmp_path, option, value):
         (["--acceptance", "typical"], "--acceptance typical is not possible. Use match, rejection, block."),
         (["--acceptance", "block", "--compare"], "--compare and --acceptance block contradict each other"),
         (["--acceptance", "rejection", "--draft-tokens", "auto"], "--draft-tokens auto and --acceptance rejection"),
+        (["--logit-bias", "5=1", "--logit-bias", "5=2"], "--logit-bias names the token 5 twice"),
+        (["--temperature", "1e300"], "temperature is 1e+300; it must be a number from 0 to 1e+06"),
+        (["--repetition-penalty", "1e300"], "it must be a number from 0.001 to 1000"),
+        (["--logit-bias", "5=1e39"], "must be a token id and a number from -1e+06 to 1e+06"),
+        (["--stop-token-id", "266"], "The stop token 266 is not possible"),
         (["--method", "medusa"], "--method medusa is not possible. Use dspark, ngram, none."),
         (["--method", "ngram", "--draft-tokens", "auto"], "--draft-tokens auto needs the drafter's confidence"),
         (["--method", "ngram", "--confidence-threshold", "0.5"], "--confidence-threshold needs the drafter's"),

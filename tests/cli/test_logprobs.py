@@ -74,7 +74,7 @@ def test_without_them_there_are_none(specdecode, tmp_path):
         ({"logit_bias": {"x": 1}}, "it must be an object of token ids and numbers"),
         ({"logit_bias": {"9999": 1}}, "logit_bias names the token 9999"),
         ({"min_p": 2}, "min_p is 2; it must be a number from 0"),
-        ({"repetition_penalty": 0}, "repetition_penalty is 0; it must be a number above 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; it must be a number from 0.001 to 1000"),
     ],
 )
 def test_rows_that_are_not_possible(specdecode, tmp_path, body, message):

@@ -120,7 +120,7 @@ def test_a_value_of_a_row_that_is_not_possible_names_the_row(specdecode, tmp_pat
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "a"}\n{"prompt": "b", "temperature": -1}\n')
     result = specdecode("generate", str(rows))
-    message = f"error: {rows}:2: temperature is -1; it must be finite and not negative.\n"
+    message = f"error: {rows}:2: temperature is -1; it must be a number from 0 to 1e+06.\n"
     assert (result.exit_code, result.stderr) == (2, message)
 
 
@@ -206,3 +206,21 @@ def test_a_file_that_can_no_longer_be_written(specdecode, prompts, out, monkeypa
     result = specdecode("generate", str(prompts), "--output", str(out))
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].endswith("cannot be written: No space left on device.")
+
+
+def test_under_a_ratio_test_the_width_belongs_to_a_result(specdecode, prompts, out):
+    """Its tokens depend on the drafts that it sees; sample-and-match and plain decoding depend on none."""
+
+    def run(*more: str) -> int:
+        arguments = ["generate", str(prompts), "--max-tokens", "4", "--output", str(out), "--resume", "-q"]
+        specdecode.loads.clear()
+        result = specdecode(*arguments, *more)
+        return len(specdecode.loads) if result.exit_code == 0 else -1
+
+    rejection = ("--acceptance", "rejection")
+    assert run("--draft-tokens", "0") == 1
+    assert run(*rejection, "--draft-tokens", "0") == 0
+    assert run("--draft-tokens", "2") == 0
+    out.unlink()
+    assert run(*rejection, "--draft-tokens", "0") == 1
+    assert run() == 0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdecode.core.engine.edits import BANNED, OUTPUT, SEEN, EditState, Penalties
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import Completion, FinishedEvent, Request
 from specdecode.core.errors import UsageError
@@ -142,11 +143,11 @@ def test_min_p_holds_for_drafted_corrected_and_bonus_tokens(draft_tokens):
     [
         ({"min_p": 1.5}, "min_p is 1.5; it must be a number from 0"),
         ({"min_p": float("nan")}, "min_p is nan; it must be a number from 0"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; it must be a number above 0"),
-        ({"frequency_penalty": float("inf")}, "frequency_penalty is inf; it must be a finite number"),
-        ({"presence_penalty": float("nan")}, "presence_penalty is nan; it must be a finite number"),
-        ({"logit_bias": {-1: 1.0}}, "logit_bias -1: 1.0 must be a token id and a finite number"),
-        ({"logit_bias": {1: float("inf")}}, "logit_bias 1: inf must be a token id and a finite number"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; it must be a number from 0.001 to 1000"),
+        ({"frequency_penalty": float("inf")}, "frequency_penalty is inf; it must be a number from -1e"),
+        ({"presence_penalty": float("nan")}, "presence_penalty is nan; it must be a number from -1e"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias -1: 1.0 must be a token id and a number from"),
+        ({"logit_bias": {1: float("inf")}}, "logit_bias 1: inf must be a token id and a number from"),
         ({"logit_bias": {VOCAB: 1.0}}, "logit_bias names the token 7, and ids run below 7"),
         ({"logprobs": -1}, "logprobs is -1; it must be a whole number"),
     ],
@@ -154,3 +155,18 @@ def test_min_p_holds_for_drafted_corrected_and_bonus_tokens(draft_tokens):
 def test_what_is_not_possible_is_refused(change, message):
     with pytest.raises(UsageError, match=message):
         Engine(ToyModel(same_always(1))).submit(Request(**{"prompt": (0,), "max_tokens": 2, **change}))
+
+
+@pytest.mark.parametrize("count", [15, 16, 17, 33, 65])
+@pytest.mark.parametrize("source", ["bias", "banned", "prompt"])
+def test_any_number_of_tokens_is_edited(count, source):
+    """Their arrays grow; 17 tokens once did not fit."""
+    given = {"bias": {}, "banned": [], "prompt": [], "penalties": Penalties(frequency=0.5), "free_from": 9}
+    given[source] = {n: float(n) for n in range(count)} if source == "bias" else list(range(count))
+    state = EditState(**given)
+    start = list(given["prompt"])
+    edits = state.edits([*start, *range(100, 100 + count)])
+    assert edits.tokens.tolist() == [*range(count), *range(100, 100 + count)]
+    first = {"bias": 0, "banned": BANNED, "prompt": SEEN}[source]
+    assert edits.marks.tolist() == [first] * count + [SEEN + OUTPUT] * count
+    assert edits.bias.tolist() == [float(n) if source == "bias" else 0.0 for n in range(count)] + [0.0] * count

@@ -207,7 +207,7 @@ SCHEMAS = "Correct it, or leave out what is not supported."
         ("lark", 'x: "a"', "no start rule found"),
         ("lark", '{"grammars": []}', "The grammar cannot be used: it is JSON. The syntax is Lark"),
         ("regex", "", "The grammar allows the empty text only."),
-        ("regex", "q", "The grammar needs text that no token of the vocabulary spells. No text can begin."),
+        ("regex", "q", "No text fits the grammar, or none that this vocabulary can spell"),
         ("regex", "\udcff", "The regular expression is not UTF-8 text."),
         ("gbnf", "", "'gbnf' is no kind of grammar. There are json_schema, json_object, regex, lark."),
     ],
