@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,8 +47,6 @@ def _taps(a: DeepseekV41Config, b: DeepseekV41Config) -> Fact:
 
 def _vocabulary(folder: Path, config: DeepseekV41Config) -> str:
     """A digest of what the ids stand for."""
-    import hashlib
-
     backend = TextTokenizer.of(folder, config).backend
     ids = sorted((token, name) for name, token in backend.get_vocab(with_added_tokens=True).items())
     digest = hashlib.sha256(repr(ids).encode("utf-8", "surrogatepass")).hexdigest()[:12]
