@@ -137,8 +137,8 @@ def _times(
 ) -> list[float]:
     """Seconds of steps of each (width, draft), in turn, so that a change of the machine's speed meets all of them.
 
-    The least of several counts: whatever else a machine does only ever adds, and a plain step that was taken for dear is
-    not run again to find out.
+    The least of several counts: whatever else a machine does only ever adds, and a plain step that was taken for dear
+    is not run again to find out.
     """
     seconds: list[list[float]] = [[] for _ in kinds]
     for _ in range(TRIALS + 1):
