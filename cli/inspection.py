@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from max.graph import DeviceRef
 
 from specdecode.cli.output import Output
+from specdecode.cli.settings import gpu_number
 from specdecode.core.checkpoint.locate import locate_model
 from specdecode.core.checkpoint.reader import Checkpoint
 from specdecode.core.errors import ExitCode, UsageError
@@ -40,7 +40,8 @@ def show(
         raise UsageError(f"--phase {phase} needs a prompt: name one with --prompt TEXT.")
     path = locate_model(model)
     config = DeepseekV41Config.from_json(path)
-    device = _device(devices)
+    gpu = gpu_number(devices)
+    device = DeviceRef.CPU() if gpu is None else DeviceRef.GPU(gpu)
     taken = inputs(config, device, structured_output=structured_output)
     texts: list[str] = []
     if prompt is not None:
@@ -93,12 +94,3 @@ def _spaced(entries: Sequence[Entry], markdown: bool) -> list[str]:
 
 def _documents(entries: Sequence[Entry]) -> list[dict[str, object]]:
     return [asdict(entry) | {"bytes": entry.bytes} for entry in entries]
-
-
-def _device(devices: str) -> DeviceRef:
-    if devices == "cpu":
-        return DeviceRef.CPU()
-    found = re.fullmatch(r"gpu:(\d+)", devices)
-    if found is None:
-        raise UsageError(f"--devices {devices} is not supported. Use cpu, or one GPU as gpu:0.")
-    return DeviceRef.GPU(int(found[1]))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from specdecode.cli.settings import Settings, Value, request, resolve, samples
+from specdecode.cli.settings import Settings, Value, gpu_number, request, resolve, samples
 from specdecode.cli.structured_output import check
 from specdecode.core.checkpoint.locate import locate_model
 from specdecode.core.engine.request import Request, sample_seed
@@ -80,8 +79,7 @@ def prepare(settings: Settings) -> Work:
         ModelError: the checkpoint cannot be used.
     """
     prompts = _prompts(settings)
-    if not re.fullmatch(r"cpu|gpu:\d+", settings.devices):
-        raise UsageError(f"--devices {settings.devices} is not supported. Use cpu, or one GPU as gpu:0.")
+    gpu_number(settings.devices)
     if not settings.model:
         raise UsageError("--model is empty. Name a checkpoint folder or a preset.")
     path = locate_model(settings.model)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from specdecode.cli.structured_output import FLAGS
+from specdecode.core.engine.engine import METHODS as PROPOSERS
 from specdecode.core.engine.request import Request
+from specdecode.core.engine.step import Acceptance
 from specdecode.core.errors import UsageError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.text.chat_encoding import DEFAULT_EFFORT
@@ -38,8 +41,8 @@ FALLBACKS: dict[str, object] = {
 }
 """Options of a prompt and what they are where nobody sets them; a row may set each of them for itself."""
 MOST_SAMPLES = 10_000
-RULES = ("match", "rejection", "block")
-METHODS = ("dspark", "ngram", "none")
+RULES = tuple(rule.name.lower() for rule in Acceptance)
+METHODS = (*PROPOSERS, "none")
 CHAT_OPTIONS = ("system", "thinking", "effort")
 
 
@@ -149,6 +152,18 @@ def resolve(prompt: Prompt, settings: Settings, config: DeepseekV41Config) -> di
         values["draft_tokens"] = Value(value=settings.draft_tokens, source="--draft-tokens")
     values["chat"] = _chat(prompt, settings, values)
     return values
+
+
+def gpu_number(devices: str) -> int | None:
+    """Which GPU `--devices` names; None for the CPU.
+
+    Raises:
+        UsageError: it names neither.
+    """
+    found = re.fullmatch(r"cpu|gpu:(\d+)", devices)
+    if found is None:
+        raise UsageError(f"--devices {devices} is not supported. Use cpu, or one GPU as gpu:0.")
+    return None if found[1] is None else int(found[1])
 
 
 def samples(prompt: Prompt, values: Mapping[str, Value]) -> int:

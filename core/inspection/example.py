@@ -12,8 +12,9 @@ from specdecode.core.cache.leaves import allocate_leaves
 from specdecode.core.checkpoint.reader import Checkpoint
 from specdecode.core.engine.step import StepRow
 from specdecode.core.errors import UsageError
-from specdecode.core.inspection.signature import PAGE_SIZE, Entry
+from specdecode.core.inspection.signature import Entry
 from specdecode.core.kernels.settings import PageLayout
+from specdecode.core.models.deepseek_v41.load import PAGE_SIZE
 from specdecode.core.models.deepseek_v41.registry import engram_host_buffers
 from specdecode.core.models.deepseek_v41.unified.processor import (
     BatchRuntime,

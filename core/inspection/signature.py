@@ -12,10 +12,9 @@ from max.graph import BufferType, DeviceRef
 from specdecode.core.drivers.input_types import MERGED_ROWS_DIM, NamedInput, SpeculativeConfig
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.load import PAGE_SIZE
 from specdecode.core.models.deepseek_v41.model import LOOKBACK
 from specdecode.core.models.deepseek_v41.unified.driver import UnifiedDSparkDeepseekV41, engram_inputs, input_spec
-
-PAGE_SIZE = 16  # tokens, as `load_step_model` lays caches out
 
 _KINDS = {
     "token": ("tokens",),

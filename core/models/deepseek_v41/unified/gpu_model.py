@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,8 +93,9 @@ class UnifiedDSparkDeepseekV41GpuModel(UnifiedDSparkDeepseekV41Model):
             next_draft_tokens=drafts[:, block].copy(),
             confidence=confidence[:, block].copy(),
             finite=finite != 0,
-            logits=lambda: outputs.logits.to(CPU()).to_numpy(),
-            draft_logits=lambda: outputs.draft_logits.to(CPU()).to_numpy(),
+            # Several requests of a step may ask; it is copied once.
+            logits=cache(lambda: outputs.logits.to(CPU()).to_numpy()),
+            draft_logits=cache(lambda: outputs.draft_logits.to(CPU()).to_numpy()),
         )
 
     def verify_replay(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> None:
