@@ -16,13 +16,18 @@ from specdecode.cli.settings import Settings
 from specdecode.cli.writer import Writer
 from specdecode.core.engine.costs import measure
 from specdecode.core.engine.engine import Engine
+from specdecode.core.engine.ngram import PromptLookup
 from specdecode.core.engine.request import TokensEvent
 from specdecode.core.engine.step import Acceptance, StepModel
 from specdecode.core.engine.widths import AutoWidth, ConfidenceThreshold, WidthPolicy
 from specdecode.core.errors import ExitCode
-from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 
 _PROMPT_WIDTH = 100
+_RULES = {
+    "match": "a draft is accepted if it is the token that the target draws itself, keyed by seed and position",
+    "rejection": "a draft is accepted with probability min(1, p/q), else redrawn from the residual",
+    "block": "drafts are accepted by block verification against the drafter's probabilities",
+}
 
 
 def run(settings: Settings) -> ExitCode:
@@ -53,8 +58,9 @@ def _run(settings: Settings, work: Work, jobs: Sequence[Job], output: Output, wr
         max_length=min(max(job.length for job in jobs), work.config.text_config.max_position_embeddings),
         max_batch=min(settings.batch_size, len(jobs)),
         progress=output,
+        drafter=work.proposer.folder if work.width else None,
     )
-    output.note(_method(work.width, work.config, settings))
+    output.note(work.proposer.describe(work.width, _RULES[settings.acceptance]))
     return _Generation(settings, work, jobs, output, writer, model).run()
 
 
@@ -143,7 +149,7 @@ class _Generation:
             tokenizer=self._work.tokenizer,
             widths=widths,
             acceptance=rule,
-            method="ngram" if self._settings.method == "ngram" else "dspark",
+            proposer=PromptLookup if self._settings.method == "ngram" else None,
         )
 
     def _widths(self) -> WidthPolicy | None:
@@ -205,17 +211,3 @@ def _one_line(prompt: str) -> str:
     """The beginning of a prompt, for people."""
     line = " ".join(prompt.split()) if "\n" in prompt else prompt
     return line if len(line) <= _PROMPT_WIDTH else f"{line[: _PROMPT_WIDTH - 1]}…"
-
-
-def _method(width: int, config: DeepseekV41Config, settings: Settings) -> str:
-    if width == 0:
-        return "plain decoding, one token per step; draws are keyed by seed and position"
-    block = config.text_config.dspark_block_size
-    rule = {
-        "match": "a draft is accepted if it is the token that the target draws itself, keyed by seed and position",
-        "rejection": "a draft is accepted with probability min(1, p/q), else redrawn from the residual",
-        "block": "drafts are accepted by block verification against the drafter's probabilities",
-    }[settings.acceptance]
-    if settings.method == "ngram":
-        return f"prompt lookup (n-grams of 4 to 2 tokens), up to {width} drafts per round; {rule}"
-    return f"DSpark speculation, up to {width} drafts per round (dspark_block_size {block}); {rule}"

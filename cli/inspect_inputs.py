@@ -22,6 +22,8 @@ specdecode inspect-inputs demo --prompt 'In the beginning God created' --phase v
 
 specdecode inspect-inputs demo --devices gpu:0 --no-structured-output --json
 
+specdecode inspect-inputs demo --method eagle
+
 specdecode inspect-inputs --diff demo demo
 """
 
@@ -33,6 +35,8 @@ def inspect_inputs(
         bool,
         typer.Option("--structured-output/--no-structured-output", help="Whether the graph takes grammar masks."),
     ] = True,
+    method: options.MethodOption = "dspark",
+    draft_model: options.DraftModelOption = None,
     prompt: Annotated[
         str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="Fill in shapes and values for this text.")
     ] = None,
@@ -64,6 +68,8 @@ def inspect_inputs(
             model,
             devices=devices,
             structured_output=structured_output,
+            method=method,
+            draft_model=draft_model,
             prompt=prompt,
             phase=phase,
             as_json=as_json,

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from max.graph import DeviceRef
 
 from specdecode.cli.output import Output
-from specdecode.cli.settings import gpu_number
+from specdecode.cli.proposers import proposer
+from specdecode.cli.settings import Settings, gpu_number
 from specdecode.core.checkpoint.locate import locate_model
 from specdecode.core.checkpoint.reader import Checkpoint
 from specdecode.core.errors import ExitCode, UsageError
@@ -16,6 +17,7 @@ from specdecode.core.inspection.example import example_row, filled
 from specdecode.core.inspection.pairing import Fact, facts
 from specdecode.core.inspection.signature import Entry, inputs, outputs, table
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.text.tokenizer import TextTokenizer
 
 
@@ -24,6 +26,8 @@ def show(
     *,
     devices: str,
     structured_output: bool,
+    method: str,
+    draft_model: str | None,
     prompt: str | None,
     phase: str,
     as_json: bool,
@@ -42,16 +46,19 @@ def show(
     config = DeepseekV41Config.from_json(path)
     gpu = gpu_number(devices)
     device = DeviceRef.CPU() if gpu is None else DeviceRef.GPU(gpu)
-    taken = inputs(config, device, structured_output=structured_output)
+    settings = Settings(method=method, draft_model=draft_model)
+    source = proposer(settings, path, config)
+    drafter = None if source.folder is None else EagleConfig.from_folder(source.folder, config.text_config)
+    taken = inputs(config, device, structured_output=structured_output, drafter=drafter)
     texts: list[str] = []
     if prompt is not None:
         tokenizer = TextTokenizer.of(path, config)
         text = config.text_config
         depth = text.engram_max_ngram_size - 1 if text.engram_layer_ids else 0
-        row = example_row(tokenizer.encode(prompt), phase, text.dspark_block_size, depth)
-        taken = filled(taken, Checkpoint.open(path), row, structured_output=structured_output)
+        row = example_row(tokenizer.encode(prompt), phase, source.most, depth)
+        taken = filled(taken, Checkpoint.open(path), row, structured_output=structured_output, drafter=drafter)
         texts = [f"{token} {tokenizer.decode([token])!r}" for token in (*row.tokens, *row.draft_tokens)]
-    given = outputs(config, device)
+    given = outputs(config, device, drafter=drafter)
     with Output(as_json=as_json) as output:
         if as_json:
             output.document({"inputs": _documents(taken), "outputs": _documents(given), "tokens": texts})

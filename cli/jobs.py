@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from specdecode.cli.proposers import Proposer, proposer
 from specdecode.cli.settings import Settings, Value, gpu_number, request, resolve, samples
 from specdecode.cli.structured_output import check
 from specdecode.core.checkpoint.locate import locate_model
@@ -63,6 +64,7 @@ class Work:
     config: DeepseekV41Config
     tokenizer: TextTokenizer
     jobs: tuple[Job, ...]
+    proposer: Proposer
     width: int
 
     @property
@@ -85,10 +87,15 @@ def prepare(settings: Settings) -> Work:
     path = locate_model(settings.model)
     config = DeepseekV41Config.from_json(path)
     tokenizer = TextTokenizer.of(path, config)
-    width = _width(settings, config)
+    source = proposer(settings, path, config)
+    width = source.width(settings.draft_tokens)
     model = _digest(path)
-    jobs = tuple(job for prompt in prompts for job in _jobs(prompt, settings, config, tokenizer, model))
-    return Work(path=path, config=config, tokenizer=tokenizer, jobs=jobs, width=width)
+    rule = _rule(settings, source, width)
+    jobs = []
+    for prompt in prompts:
+        values = resolve(prompt, settings, config, (source.most, source.source))
+        jobs += _jobs(prompt, values, settings, config, tokenizer, (model, rule))
+    return Work(path=path, config=config, tokenizer=tokenizer, jobs=tuple(jobs), proposer=source, width=width)
 
 
 def noun(jobs: Sequence[Job]) -> str:
@@ -96,11 +103,23 @@ def noun(jobs: Sequence[Job]) -> str:
     return "samples" if any(job.samples > 1 for job in jobs) else "prompts"
 
 
+def _rule(settings: Settings, source: Proposer, width: int) -> list[object]:
+    """What a ratio test's tokens depend on: the drafts that it sees; those of sample-and-match on nothing of it."""
+    if settings.acceptance == "match" or not width:
+        return []
+    drafter = [] if source.folder is None else [_digest(source.folder)]
+    return [settings.acceptance, settings.method, width, settings.confidence_threshold, *drafter]
+
+
 def _jobs(
-    prompt: Prompt, settings: Settings, config: DeepseekV41Config, tokenizer: TextTokenizer, model: str
+    prompt: Prompt,
+    values: Mapping[str, Value],
+    settings: Settings,
+    config: DeepseekV41Config,
+    tokenizer: TextTokenizer,
+    key: tuple[str, list[object]],
 ) -> list[Job]:
-    """A prompt's samples."""
-    values = resolve(prompt, settings, config)
+    """A prompt's samples; key: digest of the checkpoint, and what acceptance adds."""
     count = samples(prompt, values)
     dialogue = _dialogue(prompt, values, tokenizer, settings.system)
     ids = dialogue.ids()
@@ -114,11 +133,7 @@ def _jobs(
     check(first, tokenizer, source=values["grammar"].source)
     asked = {f.name: getattr(first, f.name) for f in fields(Request) if f.name != "draft_tokens"}
     chat = [values[name].value for name in ("chat", "thinking", "effort")] if prompt.later else []
-    # A ratio test's tokens depend on the drafts that it sees; those of sample-and-match on nothing of the kind.
-    width = _width(settings, config)
-    rule: list[object] = []
-    if settings.acceptance != "match" and width:
-        rule = [settings.acceptance, settings.method, width, settings.confidence_threshold]
+    model, rule = key
     whole: list[object] = [model, {**asked, "stop_ids": sorted(first.stop_ids)}, prompt.later, chat, *rule]
     digest = hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode())
     job = Job(
@@ -180,14 +195,3 @@ def _read(source: str) -> list[Prompt]:
         if file.is_file() and not file.read_bytes():
             raise UsageError(f"{source} is empty. Write one prompt a line.") from None
         raise
-
-
-def _width(settings: Settings, config: DeepseekV41Config) -> int:
-    block = config.text_config.dspark_block_size
-    asked = settings.draft_tokens
-    if asked is not None and not 0 <= asked <= block:
-        raise UsageError(
-            f"--draft-tokens {asked} is not possible: the checkpoint's drafter makes up to {block} "
-            f"(dspark_block_size in config.json). Use 0 to {block}."
-        )
-    return block if asked is None else asked

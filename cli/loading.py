@@ -11,8 +11,21 @@ if TYPE_CHECKING:
     from specdecode.core.engine.step import StepModel
 
 
-def load_step_model(path: Path, *, devices: str, max_length: int, max_batch: int, progress: Progress) -> StepModel:
-    """Load a checkpoint for running, its caches large enough for `max_batch` sequences of `max_length`."""
+def load_step_model(
+    path: Path, *, devices: str, max_length: int, max_batch: int, progress: Progress, drafter: Path | None = None
+) -> StepModel:
+    """Load a checkpoint for running, its caches large enough for `max_batch` sequences of `max_length`.
+
+    drafter: folder of an autoregressive drafter to use in place of the checkpoint's own.
+    """
     from specdecode.core.models.deepseek_v41.load import load_step_model as load
 
-    return load(path, devices=devices, max_length=max_length, num_pages=None, max_batch=max_batch, progress=progress)
+    return load(
+        path,
+        devices=devices,
+        max_length=max_length,
+        num_pages=None,
+        max_batch=max_batch,
+        progress=progress,
+        drafter=drafter,
+    )

@@ -200,9 +200,19 @@ MethodOption = Annotated[
     str,
     typer.Option(
         "--method",
-        metavar="dspark|ngram|none",
-        help="Who proposes drafts: the checkpoint's drafter, a lookup of what followed earlier in the text, or nobody "
-        "(plain decoding).",
+        metavar="dspark|eagle|ngram|none",
+        help="Who proposes drafts: the checkpoint's own block drafter, an EAGLE layer that drafts token after "
+        "token, a lookup of what followed earlier in the text, or nobody (plain decoding).",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+DraftModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-model",
+        metavar="FOLDER",
+        help="The drafter of --method eagle, where it is not the checkpoint's eagle/.",
+        show_default=False,
         rich_help_panel=_SPECULATION,
     ),
 ]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from specdecode.cli.structured_output import FLAGS
-from specdecode.core.engine.engine import METHODS as PROPOSERS
 from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import Acceptance
 from specdecode.core.errors import UsageError
@@ -42,7 +41,7 @@ FALLBACKS: dict[str, object] = {
 """Options of a prompt and what they are where nobody sets them; a row may set each of them for itself."""
 MOST_SAMPLES = 10_000
 RULES = tuple(rule.name.lower() for rule in Acceptance)
-METHODS = (*PROPOSERS, "none")
+METHODS = ("dspark", "eagle", "ngram", "none")
 CHAT_OPTIONS = ("system", "thinking", "effort")
 
 
@@ -58,7 +57,7 @@ class Settings:
         auto_width: as many drafts as pay.
         confidence_threshold: drafts from the first one below it on are not verified.
         acceptance: the rule that drafts are accepted by: match, rejection or block.
-        method: who proposes drafts: dspark, ngram or none.
+        method: who proposes drafts: dspark, eagle, ngram or none. draft_model: folder of an EAGLE drafter.
         chat: encode every prompt as a conversation, or none; None = those that are written as one.
         system: the system message of conversations that have none.
         output, output_format, resume, as_completed: where results go beside the text; see `results_file.py`.
@@ -76,6 +75,7 @@ class Settings:
     confidence_threshold: float | None = None
     acceptance: str = "match"
     method: str = "dspark"
+    draft_model: str | None = None
     chat: bool | None = None
     system: str | None = None
     output: str | None = None
@@ -133,8 +133,8 @@ class Value:
     source: str
 
 
-def resolve(prompt: Prompt, settings: Settings, config: DeepseekV41Config) -> dict[str, Value]:
-    """Every option of one prompt; a row goes before the command line."""
+def resolve(prompt: Prompt, settings: Settings, config: DeepseekV41Config, most: tuple[int, str]) -> dict[str, Value]:
+    """Every option of one prompt; a row goes before the command line. most: drafts that there are, and who says so."""
     values = {}
     for name in {**FALLBACKS, **settings.given, **prompt.options}:
         if name in prompt.options:
@@ -143,11 +143,10 @@ def resolve(prompt: Prompt, settings: Settings, config: DeepseekV41Config) -> di
             values[name] = Value(value=settings.given[name], source=_flag(name, settings.given[name]))
         else:
             values[name] = Value(value=FALLBACKS[name], source="default")
-    block = config.text_config.dspark_block_size
     if settings.auto_width:
         values["draft_tokens"] = Value(value="auto", source="--draft-tokens")
     elif settings.draft_tokens is None:
-        values["draft_tokens"] = Value(value=block, source="checkpoint (dspark_block_size)")
+        values["draft_tokens"] = Value(value=most[0], source=f"checkpoint ({most[1]})")
     else:
         values["draft_tokens"] = Value(value=settings.draft_tokens, source="--draft-tokens")
     values["chat"] = _chat(prompt, settings, values)

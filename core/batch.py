@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from max.graph import BufferValue, DeviceRef, Dim, TensorValue, Value
 
@@ -41,6 +41,10 @@ class BlockCaches:
     leaves: Mapping[str, BufferValue]
     cache_lengths: TensorValue
     lookup_table: TensorValue
+
+
+KVCacheInputsPerDevice: TypeAlias = BlockCaches
+"""The name that MAX's page of `SequentialBatch` gives it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,12 +161,93 @@ class BlockBatch:
         Raises:
             ValueError: on a single-device graph: the model was wired for several devices.
         """
-        if self.distributed is None:
-            raise ValueError(
-                "this graph has one device and therefore no distributed inputs, but a sharded model asked for them: "
-                "build the graph with the devices that the model was sharded over"
-            )
-        return self.distributed
+        return _wired(self.distributed)
+
+
+@dataclass(frozen=True)
+class SequentialBatch:
+    """One iteration's graph inputs, merged and broadcast: what a sequential driver hands to target and drafter.
+
+    Built by the driver in its first phase, so that the target, the drafter and the loop over draft calls read the same
+    merged offsets. Fields and meanings are those of MAX's page `max.pipelines.speculative.driver.SequentialBatch`.
+
+    Attributes:
+        tokens: int64 [S]; input_row_offsets: uint32 [B + 1]; draft_tokens: int64 [B, K].
+        signal_buffers: several devices only.
+        kv_collections: the target's caches, one entry per device.
+        draft_kv_collections: the drafter's; their cache_lengths advance with the draft calls.
+        passthrough_kv: further cache leaves by the model's name; only those that the drafter lists in
+            `passthrough_decode_swaps` follow the draft calls.
+        draft_cache_lengths: uint32 [B] per device, rows that the draft cache held before this call: always the
+            cache_lengths of draft_kv_collections, except for a drafter that reads a cache it does not own, where it
+            is a RoPE position and the collections keep the lengths they came in with.
+        return_n_logits: int64 [1] on the CPU.
+        distributed: inputs of several devices; None on one.
+        batch_context_lengths, ep_inputs: several devices only.
+        vision_embeddings, vision_scatter_indices: image rows per device; the target's, no phase reads them.
+        merged_tokens: int64 [M], each request's tokens and drafts.
+        merged_offsets: uint32 [B + 1] of them; merged_offsets_per_dev: the same on every device, stable across the
+            loop.
+        query_offsets_per_dev: offsets over this draft call's rows: the merged ones in call 0, one row a request after.
+        extra: inputs that the driver carries and never reads, by the model's names.
+        num_accepted: int64 [B] drafts accepted; None before the accept, set for the whole propose phase.
+    """
+
+    tokens: TensorValue
+    input_row_offsets: TensorValue
+    draft_tokens: TensorValue
+    signal_buffers: list[BufferValue]
+    kv_collections: list[KVCacheInputsPerDevice]
+    draft_kv_collections: list[KVCacheInputsPerDevice]
+    passthrough_kv: Mapping[str, list[KVCacheInputsPerDevice]]
+    draft_cache_lengths: list[TensorValue]
+    return_n_logits: TensorValue
+    distributed: DistributedInputs | None
+    batch_context_lengths: list[TensorValue]
+    ep_inputs: list[Value[Any]] | None
+    devices: Sequence[DeviceRef]
+    data_parallel_degree: int
+    vision_embeddings: list[TensorValue]
+    vision_scatter_indices: list[TensorValue]
+    merged_tokens: TensorValue
+    merged_offsets: TensorValue
+    merged_offsets_per_dev: list[TensorValue]
+    query_offsets_per_dev: list[TensorValue]
+    extra: Mapping[str, Any]
+    num_accepted: TensorValue | None
+
+    @property
+    def device0(self) -> DeviceRef:
+        """The device that owns the batch-wide tensors."""
+        return self.devices[0]
+
+    @property
+    def n_devs(self) -> int:
+        """Number of devices that target and drafter are sharded across."""
+        return len(self.devices)
+
+    @property
+    def num_draft_tokens(self) -> Dim:
+        """How many tokens the previous iteration proposed, K."""
+        return self.draft_tokens.shape[1]
+
+    @property
+    def dist(self) -> DistributedInputs:
+        """`distributed`, for a model that cannot run without it.
+
+        Raises:
+            ValueError: on a single-device graph: the model was wired for several devices.
+        """
+        return _wired(self.distributed)
+
+
+def _wired(distributed: DistributedInputs | None) -> DistributedInputs:
+    if distributed is None:
+        raise ValueError(
+            "this graph has one device and therefore no distributed inputs, but a sharded model asked for them: "
+            "build the graph with the devices that the model was sharded over"
+        )
+    return distributed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +297,22 @@ class StepOutputs:
     logits: TensorValue
     draft_logits: TensorValue
     extra: Sequence[TensorValue] = ()
+
+    @classmethod
+    def of(
+        cls, accepted: Accepted, logits: TensorValue, proposal: Proposal, extra: Sequence[TensorValue]
+    ) -> StepOutputs:
+        """From what the phases of a step gave."""
+        return cls(
+            num_accepted=accepted.num_accepted,
+            next_tokens=accepted.next_tokens,
+            next_draft_tokens=proposal.draft_tokens,
+            confidence=proposal.confidence,
+            finite=accepted.finite,
+            logits=logits,
+            draft_logits=proposal.logits,
+            extra=extra,
+        )
 
     def values(self) -> tuple[TensorValue, ...]:
         """The graph's outputs, the model's own last."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from specdecode.core.checkpoint.shard import TensorInfo
 from specdecode.core.errors import CheckpointError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config, LayerKind, TextConfig, VisionConfig
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 
 _GROUP = 32
 
@@ -55,6 +56,15 @@ def check_tensors(config: DeepseekV41Config, found: Mapping[str, TensorInfo], fo
         CheckpointError: naming the first missing or unexpected tensor, or the first wrong type or shape.
     """
     expected = {name: spec for name, spec in expected_tensors(config).items() if not is_vision(name)}
+    compare_tensors(expected, found, folder)
+
+
+def compare_tensors(expected: Mapping[str, TensorSpec], found: Mapping[str, TensorInfo], folder: Path) -> None:
+    """Compare tensors with what a configuration asks for; vision tensors are allowed.
+
+    Raises:
+        CheckpointError: as `check_tensors`.
+    """
     missing = [name for name in expected if name not in found]
     extra = [name for name in found if name not in expected and not is_vision(name)]
     if missing:
@@ -182,6 +192,22 @@ def _draft_stage(t: TextConfig, stage: int) -> Specs:
         yield from _bf16(f"{name}.markov_head.embed.weight", t.vocab_size, t.dspark_markov_rank)
         yield from _bf16(f"{name}.markov_head.head.weight", t.vocab_size, t.dspark_markov_rank)
         yield from _bf16(f"{name}.confidence_head.proj.weight", 1, t.hidden_size + t.dspark_markov_rank)
+
+
+def eagle_tensors(t: TextConfig, drafter: EagleConfig) -> dict[str, TensorSpec]:
+    """Every tensor of an EAGLE drafter for a target; embedding and head are the target's."""
+    return dict(_eagle(t, drafter, t.hidden_size))
+
+
+def _eagle(t: TextConfig, drafter: EagleConfig, d: int) -> Specs:
+    for name, columns in (("fc", len(drafter.target_layer_ids) * d), ("back", d), ("proj", 2 * d)):
+        yield from _fp8(f"eagle.{name}", d, columns)
+        yield from _bf16(f"eagle.{name}_norm.weight", d)
+    yield from _block(t, "eagle.layer", drafter.n_routed_experts)
+    yield from _bf16("eagle.norm.weight", d)
+    for part in ("embed", "head"):
+        yield from _bf16(f"eagle.markov_head.{part}.weight", t.vocab_size, drafter.markov_rank)
+    yield from _bf16("eagle.confidence_head.proj.weight", 1, d + drafter.markov_rank)
 
 
 def _vision(v: VisionConfig, text_width: int) -> Specs:

@@ -1,7 +1,6 @@
 """Block speculation: one draft pass proposes a whole block.
 
-merge -> verify -> accept -> materialise -> block -> head, in one graph, with nothing read back in between. Merging
-belongs to the target here, since its kernels take merged rows; the driver owns the order and the acceptance.
+merge -> verify -> accept -> materialise -> block -> head, in one graph, with nothing read back in between.
 """
 
 from __future__ import annotations
@@ -12,17 +11,24 @@ from typing import Generic, Protocol, TypeVar
 from max.graph import TensorValue
 
 from specdecode.core.batch import Accepted, BlockBatch, Proposal, StepOutputs, Verified
-from specdecode.core.kernels import step_ops
+from specdecode.core.drivers.phases import Selection, accept, merge
+from specdecode.core.kernels.step_ops import Merged
 
 HiddenT = TypeVar("HiddenT")
 HiddenT_in = TypeVar("HiddenT_in", contravariant=True)
 
 
 class BlockTarget(Protocol[HiddenT]):
-    """The target's role in a step."""
+    """The target's role in a step.
 
-    def verify(self, batch: BlockBatch) -> Verified[HiddenT]:
-        """Run tokens and drafts through the target; every row's caches are written."""
+    Attributes:
+        selection: what its layers pass on.
+    """
+
+    selection: Selection
+
+    def verify(self, batch: BlockBatch, merged: Merged) -> Verified[HiddenT]:
+        """Run the merged rows through the target; every row's caches are written."""
         ...
 
     def finish(self, batch: BlockBatch, hidden: HiddenT, accepted: Accepted) -> Sequence[TensorValue]:
@@ -49,39 +55,10 @@ class BlockDriver(Generic[HiddenT]):
         self.target, self.draft = target, draft
 
     def __call__(self, batch: BlockBatch) -> StepOutputs:
-        """The whole step: verify, accept, materialise, draft."""
-        verified = self.target.verify(batch)
-        accepted = self.accept(batch, verified.logits)
+        """The whole step: merge, verify, accept, materialise, draft."""
+        verified = self.target.verify(batch, merge(batch, self.target.selection))
+        accepted = accept(batch, verified.logits)
         extra = self.target.finish(batch, verified.hidden, accepted)
         self.draft.materialize(batch, verified.hidden)
         proposal = self.draft.forward_block(batch, accepted)
-        return StepOutputs(
-            num_accepted=accepted.num_accepted,
-            next_tokens=accepted.next_tokens,
-            next_draft_tokens=proposal.draft_tokens,
-            confidence=proposal.confidence,
-            finite=accepted.finite,
-            logits=verified.logits,
-            draft_logits=proposal.logits,
-            extra=extra,
-        )
-
-    def accept(self, batch: BlockBatch, logits: TensorValue) -> Accepted:
-        """Verify the drafts under the target's law, which edits, grammar and limits belong to.
-
-        Sample and match draws the target's token at every verified row and accepts drafts while they equal it. It is
-        exact for any drafter, because the mismatching draw itself is committed; the draws are keyed by
-        (seed, position), so the committed tokens are those of plain decoding. Requests may ask for a ratio test
-        against the drafter's probabilities instead.
-        """
-        masks = batch.structured_output
-        accepted, tokens, finite = step_ops.verify(
-            logits,
-            batch.draft_tokens,
-            batch.input_row_offsets,
-            batch.kv_collections[0].cache_lengths,
-            batch.draft_probs_full,
-            batch.sampling.law(),
-            bitmask=None if masks is None else masks.pinned_bitmask,
-        )
-        return Accepted(num_accepted=accepted, next_tokens=tokens, finite=finite)
+        return StepOutputs.of(accepted, verified.logits, proposal, extra)

@@ -18,6 +18,10 @@ from specdecode.core.batch import BlockBatch, BlockCaches, Sampling, StructuredO
 from specdecode.core.cache.leaves import LEAVES
 
 MERGED_ROWS_DIM = "merged_rows"
+FOLLOWING = "draft_next_tokens"
+"""Input int64 [B]: the token behind a prompt chunk that is not its last, -1 otherwise."""
+SHIFTED_ROWS = "shifted_rows"
+"""Input int8 [E]: its length is the merged rows, or 0 where nobody drafts."""
 GraphInput: TypeAlias = TensorType | BufferType
 CPU = DeviceRef.CPU()
 

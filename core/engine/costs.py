@@ -30,7 +30,7 @@ class StepCosts:
 
     plain_points: dict[int, float]
     points: dict[tuple[int, int], float]
-    _seen: dict[tuple[int, int], float] = field(default_factory=dict)
+    _known: dict[tuple[int, int], float] = field(default_factory=dict)
     _pace: float = 1.0
 
     def plain(self, requests: int) -> float:
@@ -39,11 +39,12 @@ class StepCosts:
 
     def speculative(self, requests: int, width: int) -> float:
         """Seconds of a step that verifies `width` drafts a request and drafts the next block."""
-        own = self._seen.get((requests, width))
-        if own is not None:
-            return own
-        sizes = {float(n): self._at(n, width) for n, w in self.points if w == width}
-        return _linear(sizes, requests) if sizes else self._at(requests, width)
+        known = self._known.get((requests, width))
+        if known is None:
+            sizes = {float(n): self._at(n, width) for n, w in self.points if w == width}
+            known = _linear(sizes, requests) if sizes else self._at(requests, width)
+            self._known[requests, width] = known
+        return known
 
     def record(self, requests: int, width: int, seconds: float, *, draft: bool) -> None:
         """A step took this long."""
@@ -55,7 +56,7 @@ class StepCosts:
         self._pace += PACE_SMOOTHING * (seconds / known - self._pace)
         moved = known + SMOOTHING * (seconds / self._pace - known)
         if draft:
-            self._seen[requests, width] = moved
+            self._known[requests, width] = moved
         else:
             self.plain_points[requests] = moved
 

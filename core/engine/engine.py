@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 from specdecode.core.engine.commit import commit
 from specdecode.core.engine.edits import EditState, Penalties
-from specdecode.core.engine.ngram import PromptLookup
 from specdecode.core.engine.outcome import completion, draft_probs, not_finite, token_logprobs
+from specdecode.core.engine.proposer import TokenProposer, checked
 from specdecode.core.engine.request import (
     Event,
     FailedEvent,
@@ -33,8 +33,6 @@ from specdecode.core.text.constraints import constraint
 from specdecode.core.text.grammar_compiler import Vocabulary
 from specdecode.core.text.output_text import OutputText
 
-METHODS = ("dspark", "ngram")
-
 
 class Engine:
     """Run requests on a model, several at a time.
@@ -50,7 +48,7 @@ class Engine:
         widths: how many drafts to verify; None = all.
         acceptance: the rule that drafts are accepted by. A ratio test gives the target's law, but not the tokens of
             plain decoding, and it needs the drafter's probabilities on the host.
-        method: who proposes drafts: `dspark`, the model's own drafter, or `ngram`, prompt lookup.
+        proposer: makes each request a `TokenProposer`, which then drafts in place of the model's own drafter.
         clock: seconds, for the timings.
     """
 
@@ -63,21 +61,19 @@ class Engine:
         tokenizer: Vocabulary | None = None,
         widths: WidthPolicy | None = None,
         acceptance: Acceptance = Acceptance.MATCH,
-        method: str = "dspark",
+        proposer: Callable[[], TokenProposer] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._widths = widths or FullWidth()
-        if method not in METHODS:
-            raise UsageError(f"The method {method} is not possible. Use {', '.join(METHODS)}.")
-        self._acceptance, self._method = acceptance, method
+        self._acceptance, self._proposer = acceptance, proposer
         self._scheduler = Scheduler(
             model,
             max_batch=max_batch,
             token_budget=token_budget,
             widths=self._widths,
             acceptance=acceptance,
-            drafter=method == "dspark",
+            drafter=proposer is None,
         )
         self._tokenizer = tokenizer
         self._clock = clock
@@ -97,8 +93,8 @@ class Engine:
         width = block if request.draft_tokens is None else request.draft_tokens
         if width > block:
             raise UsageError(
-                f"{width} draft tokens were asked for, but the checkpoint's drafter makes at most {block} "
-                "(dspark_block_size in config.json)."
+                f"{width} draft tokens were asked for, but the model's drafter makes at most {block} "
+                "(dspark_block_size in config.json, or an EAGLE drafter's num_draft_tokens)."
             )
         sequence = Sequence(
             id=self._next_id,
@@ -107,7 +103,7 @@ class Engine:
             submitted=self._clock(),
             tokens=list(request.prompt),
             text=self._text(request),
-            lookup=PromptLookup() if self._method == "ngram" else None,
+            proposer=None if self._proposer is None else self._proposer(),
             edits=self._edits(request),
             constraint=constraint(
                 self._tokenizer,
@@ -182,8 +178,8 @@ class Engine:
             if sequence.confidence:
                 self._widths.observe(sequence.confidence, proposed, accepted)
         sequence.cache_length += work.count + accepted
-        if sequence.lookup is not None:
-            sequence.drafts = sequence.lookup.propose(sequence.tokens, sequence.width)
+        if sequence.proposer is not None:
+            sequence.drafts = checked(sequence.proposer.propose(sequence.tokens, sequence.width), self._model)
         else:
             sequence.drafts = result.next_draft_tokens[index].tolist()
             sequence.confidence = result.confidence[index].tolist()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class PromptLookup:
-    """Proposals for one request; every n-gram of its tokens is remembered by where it was last seen.
+    """Proposals for one request, a `TokenProposer`; every n-gram of its tokens is remembered by where it was last seen.
 
     Args:
         longest, shortest: tokens that the end of the text must share with an earlier place; longer ones go first.
@@ -22,8 +22,8 @@ class PromptLookup:
         self._ends: dict[tuple[int, ...], int] = {}
         self._done = 0
 
-    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        """At most `count` tokens to come after `tokens`, which grow from call to call; none where nothing repeats."""
+    def propose(self, tokens: Sequence[int], width: int) -> list[int]:
+        """At most `width` tokens to come after `tokens`, which grow from call to call; none where nothing repeats."""
         for end in range(self._done + 1, len(tokens)):  # what ends with the text itself is no earlier place
             for size in self._sizes:
                 if size <= end:
@@ -32,5 +32,5 @@ class PromptLookup:
         for size in self._sizes:
             end = self._ends.get(tuple(tokens[-size:]), 0) if size <= len(tokens) else 0
             if end:
-                return list(tokens[end : end + count])
+                return list(tokens[end : end + width])
         return []

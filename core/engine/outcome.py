@@ -49,7 +49,7 @@ def draft_probs(sequence: Sequence, index: int, result: StepResult, vocab_size: 
     count = len(sequence.drafts)
     if count == 0:
         return None
-    if sequence.lookup is not None:  # a lookup has no choice
+    if sequence.proposer is not None:  # it drafted without chance
         certain: NDArray[np.float32] = np.eye(vocab_size, dtype=np.float32)[sequence.drafts]
         return certain
     if result.draft_logits is None:

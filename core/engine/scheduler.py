@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from specdecode.core.cache.pages import PageAllocator
 from specdecode.core.engine.edits import EditState
 from specdecode.core.engine.logprobs import TokenLogprob
-from specdecode.core.engine.ngram import PromptLookup
+from specdecode.core.engine.proposer import TokenProposer
 from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import Acceptance, StepModel, StepRow
 from specdecode.core.engine.widths import Draft, FullWidth, WidthPolicy
@@ -38,7 +38,7 @@ class Sequence:
         constraint: what the output may be; None where it may be anything.
         text: what the output says; None where nobody asked for text. pieces: what it has released so far.
         stopped_by: the stop token or stop string that ended the sequence.
-        lookup: what proposes drafts in place of the model's drafter.
+        proposer: what proposes drafts in place of the model's drafter.
         edits: what is done to its logits; None = nothing. logprobs: of its output, where they are asked for.
         draft_probs: float32 [len(drafts), V] that they were drawn from, for ratio tests.
     """
@@ -57,7 +57,7 @@ class Sequence:
     text: OutputText | None = None
     pieces: list[str] = field(default_factory=list)
     stopped_by: int | str | None = None
-    lookup: PromptLookup | None = None
+    proposer: TokenProposer | None = None
     edits: EditState | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     draft_probs: NDArray[np.float32] | None = None
@@ -217,6 +217,7 @@ class Scheduler:
             acceptance=self._acceptance,
             draft_probs=None if s.draft_probs is None or not work.drafts else s.draft_probs[: len(work.drafts)],
             mask=self._mask(work),
+            following=-1 if work.yields else s.tokens[start + work.count],
         )
 
     def _mask(self, work: Work) -> NDArray[np.int32] | None:

@@ -54,6 +54,7 @@ class StepRow:
             None = all.
         acceptance: the rule that drafts are accepted by.
         draft_probs: float32 [len(draft_tokens), V] that the drafts were drawn from; ratio tests need them.
+        following: the id behind `tokens`, where it is known: in every prompt chunk but the last; -1 otherwise.
     """
 
     tokens: Sequence[int]
@@ -70,6 +71,7 @@ class StepRow:
     mask: NDArray[np.int32] | None = None
     acceptance: Acceptance = Acceptance.MATCH
     draft_probs: NDArray[np.float32] | None = None
+    following: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,10 @@ MARGIN = 1.02
 """Plain decoding has to promise this much more before a drafter is given up: costs are measured, and noise is not."""
 TRIAL_ROUNDS = 8
 """Rounds that verify everything, before acceptance is known well enough to choose by it."""
+REPEATED_TRIAL = 8
+"""Every so many steps verify everything: nobody learns of drafts that are not verified."""
+NARROWER = 1.04
+"""A narrower step has to promise this much more than the whole block: both promises are estimates."""
 SMOOTHING = 0.05
 
 
@@ -121,6 +125,7 @@ class AutoWidth:
     _survival: list[float] = field(init=False)
     _decided: list[int] = field(init=False)
     _rounds: int = 0
+    _steps: int = 0
 
     def __post_init__(self) -> None:
         self._shift = [0.0] * self.block
@@ -129,18 +134,19 @@ class AutoWidth:
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """One width for the step, because a row is padded to the widest; see `WidthPolicy.choose`."""
-        if self._rounds < TRIAL_ROUNDS:
+        self._steps += 1
+        if self._rounds < TRIAL_ROUNDS or self._steps % REPEATED_TRIAL == 0:
             return [draft.limit for draft in drafts]
         survivals = [self._survivals(draft) for draft in drafts]
         widest = max((len(row) for row in survivals), default=0)
-        best, best_rate = 0, 0.0
-        tokens = float(len(drafts))
+        tokens, rates = float(len(drafts)), []
         for width in range(widest + 1):
             if width:
                 tokens += sum(row[width - 1] for row in survivals if len(row) >= width)
-            rate = tokens / self.costs.speculative(len(drafts), width)
-            if rate > best_rate:
-                best, best_rate = width, rate
+            rates.append(tokens / self.costs.speculative(len(drafts), width))
+        best = max(range(widest + 1), key=rates.__getitem__)
+        if rates[best] < NARROWER * rates[widest]:
+            best = widest
         return [min(best, len(row)) for row in survivals]
 
     def speculates(self, requests: int) -> bool:

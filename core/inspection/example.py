@@ -14,6 +14,7 @@ from specdecode.core.engine.step import StepRow
 from specdecode.core.errors import UsageError
 from specdecode.core.inspection.signature import Entry
 from specdecode.core.kernels.settings import PageLayout
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.load import PAGE_SIZE
 from specdecode.core.models.deepseek_v41.registry import engram_host_buffers
 from specdecode.core.models.deepseek_v41.unified.processor import (
@@ -52,7 +53,14 @@ def example_row(ids: Sequence[int], phase: str, block: int, lookback: int) -> St
     )
 
 
-def filled(entries: Sequence[Entry], checkpoint: Checkpoint, row: StepRow, *, structured_output: bool) -> list[Entry]:
+def filled(
+    entries: Sequence[Entry],
+    checkpoint: Checkpoint,
+    row: StepRow,
+    *,
+    structured_output: bool,
+    drafter: EagleConfig | None = None,
+) -> list[Entry]:
     """The entries with the shapes and first values of a step of one row."""
     config = checkpoint.config
     text = config.text_config
@@ -62,6 +70,7 @@ def filled(entries: Sequence[Entry], checkpoint: Checkpoint, row: StepRow, *, st
         page_size=PAGE_SIZE,
         engram_host_buffers=engram_host_buffers(checkpoint, CPU()),
         structured_output=structured_output,
+        drafter=drafter,
     )
     processor = UnifiedDSparkDeepseekV41BatchProcessor(config, runtime)
     inputs = processor.prepare([row], width=len(row.draft_tokens), draft=True)

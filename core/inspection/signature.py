@@ -9,12 +9,21 @@ from typing import Any
 from max.dtype import DType
 from max.graph import BufferType, DeviceRef
 
-from specdecode.core.drivers.input_types import MERGED_ROWS_DIM, NamedInput, SpeculativeConfig
+from specdecode.core.drivers.input_types import (
+    FOLLOWING,
+    MERGED_ROWS_DIM,
+    SHIFTED_ROWS,
+    NamedInput,
+    SpeculativeConfig,
+)
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.load import PAGE_SIZE
-from specdecode.core.models.deepseek_v41.model import LOOKBACK
-from specdecode.core.models.deepseek_v41.unified.driver import UnifiedDSparkDeepseekV41, engram_inputs, input_spec
+from specdecode.core.models.deepseek_v41.target import LOOKBACK
+from specdecode.core.models.deepseek_v41.unified.driver import UnifiedDSparkDeepseekV41
+from specdecode.core.models.deepseek_v41.unified.eagle_driver import UnifiedEagleDeepseekV41, trailing_inputs
+from specdecode.core.models.deepseek_v41.unified.signature import engram_inputs, input_spec
 
 _KINDS = {
     "token": ("tokens",),
@@ -26,9 +35,10 @@ _KINDS = {
         "draft_slot_ids",
         "draft_block_offsets",
         MERGED_ROWS_DIM,
+        SHIFTED_ROWS,
     ),
     "KV": ("lookup_table",),
-    "speculation": ("draft_tokens", "draft_probs_full", "acceptance"),
+    "speculation": ("draft_tokens", "draft_probs_full", "acceptance", FOLLOWING),
     "sampling": ("seed", "temperature", "top_k", "max_k", "top_p", "min_top_p", "min_p", "penalties", "free_from"),
     "edits": ("edit_offsets", "edit_tokens", "edit_marks", "edit_bias"),
     "grammar": ("pinned_bitmask", "wait_payload", "device_bitmask_scratch"),
@@ -74,29 +84,46 @@ _ITEM_SIZE = {
 }  # fmt: skip
 
 
-def inputs(config: DeepseekV41Config, device: DeviceRef, *, structured_output: bool = True) -> list[Entry]:
-    """The graph's inputs in order."""
-    return [_entry(index, known) for index, known in enumerate(named_inputs(config, device, structured_output))]
+def inputs(
+    config: DeepseekV41Config,
+    device: DeviceRef,
+    *,
+    structured_output: bool = True,
+    drafter: EagleConfig | None = None,
+) -> list[Entry]:
+    """The graph's inputs in order; `drafter`: of the graph with that drafter in place of the checkpoint's own."""
+    named = named_inputs(config, device, structured_output, drafter)
+    return [_entry(index, known) for index, known in enumerate(named)]
 
 
-def named_inputs(config: DeepseekV41Config, device: DeviceRef, structured_output: bool) -> list[NamedInput]:
+def named_inputs(
+    config: DeepseekV41Config, device: DeviceRef, structured_output: bool, drafter: EagleConfig | None = None
+) -> list[NamedInput]:
     """What the driver declares; no graph is built."""
     text = config.text_config
-    driver = UnifiedDSparkDeepseekV41(
+    specs = input_spec(config, PageLayout.of(text, PAGE_SIZE), device)
+    if drafter is not None:
+        return UnifiedEagleDeepseekV41(
+            specs,
+            target=None,
+            drafter=None,
+            trailing_input_types=trailing_inputs(config, device),
+            enable_structured_output=structured_output,
+        ).named_inputs()
+    return UnifiedDSparkDeepseekV41(
         config,
         SpeculativeConfig(num_speculative_tokens=text.dspark_block_size),
-        input_spec(config, PageLayout.of(text, PAGE_SIZE), device),
+        specs,
         model=None,
         trailing_input_types=engram_inputs(text, device),
         enable_structured_output=structured_output,
-    )
-    return driver.named_inputs()
+    ).named_inputs()
 
 
-def outputs(config: DeepseekV41Config, device: DeviceRef) -> list[Entry]:
+def outputs(config: DeepseekV41Config, device: DeviceRef, *, drafter: EagleConfig | None = None) -> list[Entry]:
     """The graph's outputs in order."""
     text = config.text_config
-    block, vocab = text.dspark_block_size, text.vocab_size
+    block, vocab = text.dspark_block_size if drafter is None else drafter.num_draft_tokens, text.vocab_size
     found: list[tuple[str, str, str, tuple[int | str, ...], str]] = [
         ("num_accepted", "verdict", "int64", ("batch",), "drafts accepted"),
         ("next_tokens", "verdict", "int64", ("batch",), "the corrected token, or the bonus after a full match"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,12 @@ def layer_settings(text: TextConfig, pages: PageLayout, layer: int) -> LayerSett
         experts_per_token=text.dspark_num_experts_per_tok if stage else text.num_experts_per_tok,
         hc_iterations=text.hc_sinkhorn_iters,
     )
+
+
+def drafter_settings(text: TextConfig, pages: PageLayout, *, window: int, experts_per_token: int) -> LayerSettings:
+    """Settings of an autoregressive drafter's window layer, whose rows lie behind the backbone's in the window leaf."""
+    plain = layer_settings(text, pages, text.num_hidden_layers)
+    return replace(plain, window=window, block=0, experts_per_token=experts_per_token)
 
 
 def model_settings(text: TextConfig) -> NDArray[np.float32]:

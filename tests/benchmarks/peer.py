@@ -8,8 +8,8 @@ python tests/benchmarks/peer.py --keep FOLDER                          # there, 
 
 Three layers and one draft stage with random weights; a step verifies five drafts of each request and drafts the
 next five. Every compilation starts with an empty cache. Times are medians over repeats and their median absolute
-deviation; the saved file has every value. MAX's compilation takes more than four minutes on 16 cores and much main
-memory, so it can be done elsewhere, on a host of the same kind.
+deviation; the saved file has every value. MAX's compilation takes seven minutes on 16 cores and much main memory,
+so it can be done elsewhere, on a host of the same kind.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def test_options_reach_the_model(specdecode, tmp_path, option, value):
         (["--repetition-penalty", "1e300"], "it must be a number from 0.001 to 1000"),
         (["--logit-bias", "5=1e39"], "must be a token id and a number from -1e+06 to 1e+06"),
         (["--stop-token-id", "266"], "The stop token 266 is not possible"),
-        (["--method", "medusa"], "--method medusa is not possible. Use dspark, ngram, none."),
+        (["--method", "medusa"], "--method medusa is not possible. Use dspark, eagle, ngram, none."),
         (["--method", "ngram", "--draft-tokens", "auto"], "--draft-tokens auto needs the drafter's confidence"),
         (["--method", "ngram", "--confidence-threshold", "0.5"], "--confidence-threshold needs the drafter's"),
         (["--method", "none", "--draft-tokens", "3"], "--method none and --draft-tokens 3 contradict each other"),

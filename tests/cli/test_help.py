@@ -21,7 +21,7 @@ OPTIONS = {
     "--ignore-eos", "--compare", "--trace-tokens", "--output", "--output-format", "--resume", "--as-completed",
     "--show-config", "--confidence-threshold", "--top-k", "--top-p", "--n",
     "--min-p", "--repetition-penalty", "--frequency-penalty", "--presence-penalty", "--logit-bias", "--logprobs",
-    "--acceptance", "--method",
+    "--acceptance", "--method", "--draft-model",
     "--json-schema", "--json-object", "--regex", "--grammar", "--thinking-budget",
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import pytest
 from specdecode.core.cache.leaves import leaf_shapes
 from specdecode.core.kernels.settings import PageLayout, layer_settings
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph
 from specdecode.core.models.deepseek_v41.unified import digest
 from specdecode.core.models.deepseek_v41.unified.digest import CORE, VALUES, graph_digest, source_files
@@ -20,6 +21,16 @@ from specdecode.core.models.deepseek_v41.weights import graph_weights
 from tests.support.promise import GRAPHS, promise_config
 
 DEMO = CORE.parent / "presets" / "demo"
+DRAFTER = EagleConfig(
+    num_draft_tokens=3,
+    markov_rank=8,
+    target_layer_ids=(1,),
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    sliding_window=8,
+    hidden_size=64,
+    vocab_size=64,
+)
 # Imported while a graph is traced without shaping it.
 WITHOUT_A_SHARE = {
     "errors",
@@ -27,6 +38,7 @@ WITHOUT_A_SHARE = {
     "checkpoint.formats",
     "models.deepseek_v41.config_checks",
     "models.deepseek_v41.config_reader",
+    "models.deepseek_v41.eagle_config",  # its values are in the digest
     "models.deepseek_v41.probe",
 }
 
@@ -40,27 +52,33 @@ def digest_of(whole: DeepseekV41Config, page_size: int = PAGE_SIZE, **options) -
     return graph_digest(whole, PageLayout.of(whole.text_config, page_size), **options)
 
 
-@pytest.mark.parametrize(("source", "folder"), [(DEMO, DEMO / "graphs"), (None, GRAPHS)], ids=["demo", "tests"])
-def test_the_shipped_graph_is_what_the_sources_make(source, folder):
-    whole = DeepseekV41Config.from_json(promise_config() if source is None else source)
-    graph = StepGraph(config=whole, pages=PageLayout.of(whole.text_config, PAGE_SIZE))
-    manifest = json.loads((folder / "step.x86-64-v3.mef.json").read_text())
+@pytest.mark.parametrize("name", ["demo", "eagle", "tests"])
+def test_the_shipped_graph_is_what_the_sources_make(name):
+    whole = DeepseekV41Config.from_json(promise_config() if name == "tests" else DEMO)
+    drafter = EagleConfig.from_folder(DEMO / "eagle", whole.text_config) if name == "eagle" else None
+    graph = StepGraph(config=whole, pages=PageLayout.of(whole.text_config, PAGE_SIZE), drafter=drafter)
+    folder = GRAPHS if name == "tests" else DEMO / "graphs"
+    manifest = json.loads((folder / f"{graph.key.name}.x86-64-v3.mef.json").read_text())
     assert manifest["digest"] == graph.key.digest, "stale: run `python examples/build_graphs.py` and commit the files"
     assert manifest["max_version"] == graph.key.max_version
     assert manifest["ops"] <= 1000, "the graph has grown; MAX charges compile time by its ops"
 
 
-def test_every_source_of_the_graph_is_in_the_digest():
+@pytest.mark.parametrize(("module", "sequential"), [("driver", False), ("eagle_driver", True)])
+def test_every_source_of_the_graph_is_in_the_digest(module, sequential):
     code = (
-        "import sys, specdecode.core.models.deepseek_v41.unified.driver;"
+        f"import sys, specdecode.core.models.deepseek_v41.unified.{module};"
         "print(*(getattr(m, '__file__', None) or '' for n, m in sys.modules.items() if n.startswith('specdecode')))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     names = {path.removeprefix(f"{CORE}/").removesuffix(".py").replace("/", ".") for path in loaded}
     names = {name for name in names if not name.endswith("__init__")} - WITHOUT_A_SHARE
-    known = {str(path.relative_to(CORE)).removesuffix(".py").replace("/", ".") for path in source_files()}
+    if sequential:  # the block driver's module is imported for a function
+        names -= {"drivers.block", "models.deepseek_v41.model"}
+    sources = list(source_files(sequential=sequential))
+    known = {str(path.relative_to(CORE)).removesuffix(".py").replace("/", ".") for path in sources}
     assert names <= known
-    assert any(path.suffix == ".mojo" for path in source_files())
+    assert any(path.suffix == ".mojo" for path in sources)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +94,8 @@ def test_pages_options_format_and_sources_change_the_digest(monkeypatch, tmp_pat
     assert digest_of(config(), page_size=32) != same
     assert digest_of(config(), structured_output=True) != same
     assert digest_of(config(), gpu=True) != same
+    assert digest_of(config(), drafter=DRAFTER) != same
+    assert digest_of(config(), drafter=replace(DRAFTER, num_draft_tokens=2)) != digest_of(config(), drafter=DRAFTER)
     gpu_only = set(source_files(gpu=True)) - set(source_files())
     assert {path.suffix for path in gpu_only} == {".mojo"}
     for path in source_files():

@@ -9,5 +9,6 @@ from .hyper import SublayerIn
 from .indexer import Index
 from .moe import Moe
 from .probe import Gates, Inject, Project, Qdq
+from .sequential import DraftRows, Join, Shift, Take, Widen
 from .step import BlockInputs, Embed, History, Lookback, Merge
 from .verify import Verify, VerifyMasked

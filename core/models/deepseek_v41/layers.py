@@ -17,7 +17,7 @@ from max.graph import BufferValue, DeviceRef, TensorValue, ops
 
 from specdecode.core.kernels import ops as kernels
 from specdecode.core.kernels.ops import Common, Rows
-from specdecode.core.kernels.settings import PageLayout, layer_settings
+from specdecode.core.kernels.settings import LayerSettings, PageLayout, layer_settings
 from specdecode.core.models.deepseek_v41.config import LayerKind, TextConfig
 from specdecode.core.models.deepseek_v41.subgraphs import Subgraphs
 from specdecode.core.models.deepseek_v41.weights import MODE, MODEL, WeightTable
@@ -61,6 +61,24 @@ class LayerTrace:
     latent: TensorValue | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a layer's weights are, and what its kernels are told.
+
+    Attributes:
+        name: prefix of its weights.
+        kind: calls of one kind, at the same types, share a compiled body.
+        top_k: routed experts of a row.
+        frequencies, settings: RoPE frequencies and the int32 layer settings.
+    """
+
+    name: str
+    kind: str
+    top_k: int
+    frequencies: TensorValue
+    settings: TensorValue
+
+
 class Blocks:
     """Builds layers and draft stages in the current graph."""
 
@@ -78,7 +96,10 @@ class Blocks:
         return Common(model=self.w(MODEL), mode=self.w(MODE))
 
     def settings(self, layer: int) -> TensorValue:
-        return ops.constant(layer_settings(self.text, self.pages, layer).array(), DType.int32, self.device)
+        return self.constant(layer_settings(self.text, self.pages, layer))
+
+    def constant(self, settings: LayerSettings) -> TensorValue:
+        return ops.constant(settings.array(), DType.int32, self.device)
 
     def frequencies(self, layer: int) -> TensorValue:
         stage = layer >= self.text.num_hidden_layers
@@ -150,20 +171,24 @@ class Blocks:
                 *self.w.pair(f"{indexer}.wq_b"),
                 self.w(f"{indexer}.weights_proj.weight"),
             )
-        return self._leave(
-            name,
-            i,
-            LayerState(h=state.h, mix=mix, chosen=chosen, blocks=blocks),
-            q,
-            kv,
-            rows,
-            leaves,
-            group_latent,
-        )
+        place = Place(name=name, kind="leave", top_k=self.text.num_experts_per_tok, frequencies=freq, settings=settings)
+        inner = LayerState(h=state.h, mix=mix, chosen=chosen, blocks=blocks)
+        return self._leave(place, inner, q, kv, rows, leaves, group_latent)
 
     def stage(self, k: int, state: LayerState, rows: Rows, leaves: Leaves) -> LayerState:
         """Draft stage k over the block rows; its context rows are in the window leaf already."""
-        name, i = f"mtp.{k}", self.text.num_hidden_layers + k
+        i = self.text.num_hidden_layers + k
+        place = Place(
+            name=f"mtp.{k}",
+            kind="stage",
+            top_k=self.text.dspark_num_experts_per_tok,
+            frequencies=self.frequencies(i),
+            settings=self.settings(i),
+        )
+        return self.window_layer(place, state, rows, leaves)
+
+    def window_layer(self, place: Place, state: LayerState, rows: Rows, leaves: Leaves) -> LayerState:
+        """A layer that attends to the window leaf alone, and to its block where its settings have one."""
         common = self.common()
         mix, _, q, _, kv = self.sub.call(
             "enter",
@@ -172,15 +197,15 @@ class Blocks:
             state.mix,
             leaves.window,
             *_row_values(rows),
-            self.frequencies(i),
-            self.settings(i),
+            place.frequencies,
+            place.settings,
             common.model,
             common.mode,
-            *self.hyper(name, "attn"),
-            *self.query_weights(f"{name}.attn"),
+            *self.hyper(place.name, "attn"),
+            *self.query_weights(f"{place.name}.attn"),
         )
         inner = LayerState(h=state.h, mix=mix, chosen=state.chosen, blocks=state.blocks)
-        return self._leave(name, i, inner, q, kv, rows, leaves, None)[0]
+        return self._leave(place, inner, q, kv, rows, leaves, None)[0]
 
     def context(self, k: int, m: TensorValue, slots: TensorValue, rows: Rows, leaves: Leaves) -> None:
         """Store stage k's context rows of the drafter's features m [M, D], if any of the slots [N] drafts."""
@@ -218,8 +243,7 @@ class Blocks:
 
     def _leave(
         self,
-        name: str,
-        i: int,
+        place: Place,
         state: LayerState,
         q: TensorValue,
         kv: TensorValue,
@@ -227,9 +251,6 @@ class Blocks:
         leaves: Leaves,
         latent: TensorValue | None,
     ) -> tuple[LayerState, LayerTrace]:
-        stage = i >= self.text.num_hidden_layers
-        top_k = self.text.dspark_num_experts_per_tok if stage else self.text.num_experts_per_tok
-
         def body(
             h: TensorValue,
             mix: TensorValue,
@@ -244,12 +265,12 @@ class Blocks:
             o = kernels.attend(q, window, compressed, chosen, kv, rows, weights[0], freq, settings, common)
             h, y = kernels.attention_out(o, h, mix, weights[1:5], common)
             mix, x = kernels.sublayer_in(h, mix, weights[5:9], settings, common)
-            h, z, ids, w = kernels.moe(x, h, mix, weights[9:], common, top_k=top_k)
+            h, z, ids, w = kernels.moe(x, h, mix, weights[9:], common, top_k=place.top_k)
             return h, mix, y, z, ids, w
 
-        common = self.common()
+        name, common = place.name, self.common()
         h, mix, y, z, ids, w = self.sub.call(
-            "stage" if stage else "leave",
+            place.kind,
             body,
             state.h,
             state.mix,
@@ -259,8 +280,8 @@ class Blocks:
             leaves.window,
             leaves.compressed,
             *_row_values(rows),
-            self.frequencies(i),
-            self.settings(i),
+            place.frequencies,
+            place.settings,
             common.model,
             common.mode,
             self.w(f"{name}.attn.attn_sink"),

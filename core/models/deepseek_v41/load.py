@@ -19,6 +19,8 @@ from specdecode.core.engine.mef import GraphKey
 from specdecode.core.errors import DeviceError
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.eagle_checkpoint import EagleCheckpoint
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
 from specdecode.core.models.deepseek_v41.registry import engram_host_buffers, load_weights, weight_bytes
 from specdecode.core.models.deepseek_v41.unified.digest import graph_digest
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 PAGE_SIZE = 16
 """Tokens per cache page; compiled into the graph."""
 GRAPH_NAME = "step"
+EAGLE_GRAPH_NAME = "eagle-step"
 
 
 def load_step_model(
@@ -47,6 +50,7 @@ def load_step_model(
     progress: Progress | None = None,
     store: GraphStore | None = None,
     capture: bool = True,
+    drafter: Path | None = None,
 ) -> UnifiedDSparkDeepseekV41Model:
     """Load a checkpoint for running.
 
@@ -59,9 +63,10 @@ def load_step_model(
         progress: told what is left out of the checkpoint, where the graph came from, and how long it takes.
         store: where compiled graphs are; None = an embedded checkpoint's own, and the user's cache.
         capture: whether a GPU runs decode steps as device graphs; the CPU has none.
+        drafter: folder of an autoregressive drafter to use; None for the checkpoint's own block drafter.
 
     Raises:
-        ModelError: the checkpoint, its configuration or its tokenizer cannot be used.
+        ModelError: the checkpoint, the drafter, its configuration or its tokenizer cannot be used.
         DeviceError: the device is absent or not supported, or the model or its caches do not fit into its memory.
     """
     progress = progress or Silent()
@@ -73,17 +78,26 @@ def load_step_model(
     pages = PageLayout.of(config.text_config, PAGE_SIZE)
     if num_pages is None:
         num_pages = max_batch * -(-(max_length + config.text_config.dspark_block_size) // PAGE_SIZE)
-    check_memory(place, config, num_pages, page_bytes(config.text_config, pages))
-    weights = load_weights(checkpoint, derived_weights(checkpoint, exact=True), place.device)
+    eagle = None if drafter is None else EagleCheckpoint.open(drafter, config.text_config)
+    other = None if eagle is None else eagle.config
+    check_memory(place, config, num_pages, page_bytes(config.text_config, pages), other)
+    weights = load_weights(checkpoint, derived_weights(checkpoint, exact=True), place.device, eagle)
     mode = np.array([1, 1], np.int32)
     if place.is_host:
         weights[MODE] = Buffer.from_numpy(mode)
-    graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs()), progress, place)
+    graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs()), progress, place, other)
     leaves = allocate_leaves(config.text_config, pages, num_pages, place.device)
     tables = engram_host_buffers(checkpoint, place.device)
     if place.is_host:
         return UnifiedDSparkDeepseekV41Model(
-            config, graph, pages=pages, leaves=leaves, engram_host_buffers=tables, max_length=max_length, mode=mode
+            config,
+            graph,
+            pages=pages,
+            leaves=leaves,
+            engram_host_buffers=tables,
+            max_length=max_length,
+            mode=mode,
+            drafter=other,
         )
     return UnifiedDSparkDeepseekV41GpuModel(
         config,
@@ -94,6 +108,7 @@ def load_step_model(
         max_length=max_length,
         device=place.device,
         capture=capture,
+        drafter=other,
     )
 
 
@@ -104,9 +119,10 @@ def load_graph(
     store: GraphStore,
     progress: Progress,
     place: Place | None = None,
+    drafter: EagleConfig | None = None,
 ) -> tuple[Model, GraphInfo]:
     """The initialised step graph for a device, the CPU if none is given, and where it came from."""
-    recipe = StepGraph(config=config, pages=pages, place=place or open_place("cpu"))
+    recipe = StepGraph(config=config, pages=pages, place=place or open_place("cpu"), drafter=drafter)
     return store.load(
         recipe.place.session(),
         recipe.key,
@@ -120,21 +136,29 @@ def load_graph(
 class StepGraph:
     """The step graph of a configuration on a device: how it is called and how it is traced.
 
-    It takes grammar masks; a step without any passes none and pays nothing.
+    It takes grammar masks; a step without any passes none and pays nothing. With an autoregressive drafter it is built
+    by the sequential driver, else by the block driver.
     """
 
     config: DeepseekV41Config
     pages: PageLayout
     place: Place = field(default_factory=lambda: open_place("cpu"))
+    drafter: EagleConfig | None = None
 
     @property
     def key(self) -> GraphKey:
         """What it depends on, on this machine."""
-        digest = graph_digest(self.config, self.pages, structured_output=True, gpu=not self.place.is_host)
-        return GraphKey.here(GRAPH_NAME, digest, self.place.device)
+        digest = graph_digest(
+            self.config, self.pages, structured_output=True, gpu=not self.place.is_host, drafter=self.drafter
+        )
+        return GraphKey.here(GRAPH_NAME if self.drafter is None else EAGLE_GRAPH_NAME, digest, self.place.device)
 
     def build(self) -> Graph:
         """Trace it, which takes seconds; a stored graph makes this unnecessary."""
+        if self.drafter is not None:
+            from specdecode.core.models.deepseek_v41.unified.eagle_driver import build_eagle_graph
+
+            return build_eagle_graph(self.config, self.drafter, self.pages, self.place.ref, structured_output=True)[0]
         from specdecode.core.models.deepseek_v41.unified.driver import build_graph
 
         return build_graph(self.config, self.pages, self.place.ref, structured_output=True)[0]
@@ -156,7 +180,9 @@ def shipped_graphs() -> Path:
     return preset_folders()["demo"] / "graphs"
 
 
-def check_memory(place: Place, config: DeepseekV41Config, num_pages: int, page: int) -> None:
+def check_memory(
+    place: Place, config: DeepseekV41Config, num_pages: int, page: int, drafter: EagleConfig | None = None
+) -> None:
     """Refuse what the device has no memory for, where anybody tells how much there is.
 
     On the CPU the caches alone count: the weights are files that the system may have in memory already.
@@ -165,7 +191,7 @@ def check_memory(place: Place, config: DeepseekV41Config, num_pages: int, page: 
         DeviceError: with the sizes.
     """
     free, caches = place.free_memory, num_pages * page
-    weights = 0 if place.is_host else weight_bytes(config)
+    weights = 0 if place.is_host else weight_bytes(config, drafter)
     if free is None or weights + caches <= free:
         return
     advice = "Lower --max-tokens or --batch-size, or shorten the prompts."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from specdecode.core.engine.device import free_host_memory
 from specdecode.core.errors import DeviceError
+from specdecode.core.models.deepseek_v41.eagle_checkpoint import PREFIX
 from specdecode.core.models.deepseek_v41.weights import GraphWeight, graph_weights, to_buffer
 
 if TYPE_CHECKING:
@@ -20,28 +21,35 @@ if TYPE_CHECKING:
 
     from specdecode.core.checkpoint.reader import Checkpoint
     from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+    from specdecode.core.models.deepseek_v41.eagle_checkpoint import EagleCheckpoint
+    from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 
 _ALIGNMENT = 64  # bytes: a cache line
 _PIECE = 64 << 20  # bytes copied at a time into pinned memory, so that the mapped file need not stay in memory
 Derived = Mapping[str, NDArray[np.generic]]
+Source = Callable[[str], NDArray[np.generic]]
 
 
-def weight_bytes(config: DeepseekV41Config) -> int:
+def weight_bytes(config: DeepseekV41Config, drafter: EagleConfig | None = None) -> int:
     """Bytes of all graph weights."""
-    return sum(_size(weight) for weight in graph_weights(config).values())
+    return sum(_size(weight) for weight in graph_weights(config, drafter).values())
 
 
-def load_weights(checkpoint: Checkpoint, derived: Derived, device: Device) -> dict[str, Buffer]:
-    """The weights registry of a checkpoint on a device, derived weights included."""
-    weights = graph_weights(checkpoint.config)
-    if device.is_host:
-        return _in_one_allocation(weights, checkpoint, derived)
-    return dict(_streamed(weights, checkpoint, derived, device))
-
-
-def _in_one_allocation(
-    weights: Mapping[str, GraphWeight], checkpoint: Checkpoint, derived: Derived
+def load_weights(
+    checkpoint: Checkpoint, derived: Derived, device: Device, drafter: EagleCheckpoint | None = None
 ) -> dict[str, Buffer]:
+    """The weights registry of a checkpoint on a device, derived weights and another drafter's included."""
+    weights = graph_weights(checkpoint.config, None if drafter is None else drafter.config)
+
+    def source(name: str) -> NDArray[np.generic]:
+        return drafter.array(name) if drafter is not None and name.startswith(PREFIX) else checkpoint.array(name)
+
+    if device.is_host:
+        return _in_one_allocation(weights, source, derived)
+    return dict(_streamed(weights, source, derived, device))
+
+
+def _in_one_allocation(weights: Mapping[str, GraphWeight], source: Source, derived: Derived) -> dict[str, Buffer]:
     """One large array gets huge pages from NumPy.
 
     A step reads every weight, and with 4 KiB pages the page walks cost as much as the reads.
@@ -51,19 +59,19 @@ def _in_one_allocation(
     for name, weight in weights.items():
         space = arena[at : at + _size(weight)]
         at += _aligned(_size(weight))
-        registry[name] = to_buffer(_fill(space, name, weight, checkpoint, derived), weight.dtype)
+        registry[name] = to_buffer(_fill(space, name, weight, source, derived), weight.dtype)
     return registry
 
 
 def _streamed(
-    weights: Mapping[str, GraphWeight], checkpoint: Checkpoint, derived: Derived, device: Device
+    weights: Mapping[str, GraphWeight], source: Source, derived: Derived, device: Device
 ) -> Iterator[tuple[str, Buffer]]:
     """One weight after the other through pinned memory as large as the largest of them."""
     staging = Buffer(DType.uint8, [max(map(_size, weights.values()))], device, usage=Usage.STAGING | Usage.UNTRACKED)
     host = staging.to_numpy()
     for name, weight in weights.items():
         size = _size(weight)
-        _fill(host[:size], name, weight, checkpoint, derived)
+        _fill(host[:size], name, weight, source, derived)
         target = Buffer(DType.uint8, [size], device)
         target.inplace_copy_from(staging[:size])
         device.synchronize()  # the next weight overwrites the staging memory
@@ -71,10 +79,10 @@ def _streamed(
 
 
 def _fill(
-    space: NDArray[np.uint8], name: str, weight: GraphWeight, checkpoint: Checkpoint, derived: Derived
+    space: NDArray[np.uint8], name: str, weight: GraphWeight, source: Source, derived: Derived
 ) -> NDArray[np.generic]:
     """Put a weight together in `space`; the same memory in the weight's shape."""
-    parts = [checkpoint.array(source) for source in weight.sources] if weight.sources else [derived[name]]
+    parts = [source(part) for part in weight.sources] if weight.sources else [derived[name]]
     first = parts[0]
     if weight.dtype == DType.float32 and first.dtype == np.uint16:
         parts = [first := (first.astype(np.uint32) << 16).view(np.float32)]

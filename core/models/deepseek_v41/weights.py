@@ -17,11 +17,12 @@ from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorValue, Weight
 from numpy.typing import NDArray
 
-from specdecode.core.checkpoint.inventory import expected_tensors, is_vision
+from specdecode.core.checkpoint.inventory import eagle_tensors, expected_tensors, is_vision
 from specdecode.core.kernels.settings import inverse_frequencies, model_settings
 
 if TYPE_CHECKING:
     from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+    from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
     from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
 
 _EXPERT = re.compile(r"(.*\.ffn\.experts)\.(\d+)\.(w[123]\.(?:weight|scale))")
@@ -51,11 +52,15 @@ def is_engram_table(name: str) -> bool:
     return ".engram.embed." in name
 
 
-def graph_weights(config: DeepseekV41Config) -> dict[str, GraphWeight]:
-    """Every weight of the graph by name."""
+def graph_weights(config: DeepseekV41Config, drafter: EagleConfig | None = None) -> dict[str, GraphWeight]:
+    """Every weight of the graph by name; with an EAGLE drafter its own in place of the checkpoint's draft stages."""
     weights: dict[str, GraphWeight] = {}
     stacks: dict[str, list[str]] = {}
-    for name, spec in expected_tensors(config).items():
+    specs = expected_tensors(config)
+    if drafter is not None:
+        specs = {name: spec for name, spec in specs.items() if not name.startswith("mtp.")}
+        specs |= eagle_tensors(config.text_config, drafter)
+    for name, spec in specs.items():
         if is_vision(name) or is_engram_table(name) or name.endswith(".bias_vl"):
             continue  # bias_vl routes image tokens, which are refused
         if match := _EXPERT.fullmatch(name):
@@ -121,8 +126,8 @@ def derived_arrays(
 class WeightTable:
     """The graph's weights by name, added to the current graph at first use."""
 
-    def __init__(self, config: DeepseekV41Config, device: DeviceRef) -> None:
-        self._known, self._device = graph_weights(config), device
+    def __init__(self, config: DeepseekV41Config, device: DeviceRef, drafter: EagleConfig | None = None) -> None:
+        self._known, self._device = graph_weights(config, drafter), device
         self._values: dict[str, TensorValue] = {}
 
     def __call__(self, name: str) -> TensorValue:
@@ -136,10 +141,6 @@ class WeightTable:
     def pair(self, name: str) -> tuple[TensorValue, TensorValue]:
         """A quantised matrix and its scales."""
         return self(f"{name}.weight"), self(f"{name}.scale")
-
-    @property
-    def used(self) -> tuple[str, ...]:
-        return tuple(self._values)
 
 
 def to_buffer(array: NDArray[np.generic], dtype: DType) -> Buffer:

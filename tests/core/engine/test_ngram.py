@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.ngram import PromptLookup
 from specdecode.core.engine.request import FinishedEvent, Request
-from specdecode.core.errors import UsageError
 from tests.support.toy import Tables, ToyModel
 
 
@@ -67,7 +66,7 @@ def test_speculative_equals_plain(temperature, width, seed, max_batch):
         for n in range(3)
     ]
     model = ToyModel(tables)
-    for request, done in zip(asked, finish(model, asked, method="ngram", max_batch=max_batch), strict=True):
+    for request, done in zip(asked, finish(model, asked, proposer=PromptLookup, max_batch=max_batch), strict=True):
         assert list(done.tokens) == tables.plain(request.prompt, 25, temperature=temperature, seed=request.seed)
     assert not any(draft for _, _, draft in model.steps)
 
@@ -78,12 +77,20 @@ def test_a_text_that_repeats_itself_is_accepted_whole():
         for last in range(4):
             logits[before, last, (last + 1) % 4] = 9.0
     model = ToyModel(Tables(target=logits, drafter=logits))
-    (done,) = finish(model, [Request(prompt=(0, 1, 2, 3, 0, 1), max_tokens=31)], method="ngram")
+    (done,) = finish(model, [Request(prompt=(0, 1, 2, 3, 0, 1), max_tokens=31)], proposer=PromptLookup)
     assert done.tokens == tuple((n + 2) % 4 for n in range(31))
     assert len(model.steps) <= 1 + 6  # the prompt, then rounds of five drafts and a bonus
     assert all(r.accepted == r.proposed for r in done.rounds)
 
 
-def test_unknown_methods_are_refused():
-    with pytest.raises(UsageError, match="The method eagle is not possible"):
-        Engine(ToyModel(Tables.random(4, seed=3)), method="eagle")
+class Wild:
+    """Proposes what no vocabulary has."""
+
+    def propose(self, tokens, width):
+        return [1, 4]
+
+
+def test_a_proposer_cannot_name_a_token_beyond_the_vocabulary():
+    asked = [Request(prompt=(1, 2), max_tokens=8)]
+    with pytest.raises(ValueError, match=r"drafted the token 4, and ids run from 0 to 3"):
+        finish(ToyModel(Tables.random(4, seed=3)), asked, proposer=Wild)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 
 FORMAT = 1
 """Raised when stored graphs are to be dropped for a reason that no source shows."""
@@ -24,15 +25,23 @@ _SOURCES = (
     "batch.py",
     "cache/leaves.py",
     "checkpoint/inventory.py",
-    "drivers/*.py",
+    "drivers/input_types.py",
+    "drivers/phases.py",
     "kernels/*.py",
     "kernels/mojo/*.mojo",
     "models/deepseek_v41/config.py",
     "models/deepseek_v41/layers.py",
-    "models/deepseek_v41/model.py",
     "models/deepseek_v41/subgraphs.py",
+    "models/deepseek_v41/target.py",
     "models/deepseek_v41/weights.py",
     "models/deepseek_v41/unified/driver.py",
+    "models/deepseek_v41/unified/signature.py",
+)
+_BLOCK_SOURCES = ("drivers/block.py", "models/deepseek_v41/model.py")
+_SEQUENTIAL_SOURCES = (
+    "drivers/sequential.py",
+    "models/deepseek_v41/eagle.py",
+    "models/deepseek_v41/unified/eagle_driver.py",
 )
 _GPU_SOURCES = ("kernels/mojo/gpu/*.mojo",)
 # These reach the graph as values of its weights only.
@@ -50,14 +59,23 @@ VALUES = (
 )
 
 
-def source_files(*, gpu: bool = False) -> Iterator[Path]:
-    """The sources that a step graph is traced and compiled from, in a fixed order; `gpu`: those of a GPU's too."""
-    for pattern in (*_SOURCES, *(_GPU_SOURCES if gpu else ())):
+def source_files(*, gpu: bool = False, sequential: bool = False) -> Iterator[Path]:
+    """The sources that a step graph is traced and compiled from, in a fixed order.
+
+    `gpu`: those of a GPU's too; `sequential`: of the driver with an autoregressive drafter instead of the block one.
+    """
+    drivers = _SEQUENTIAL_SOURCES if sequential else _BLOCK_SOURCES
+    for pattern in (*_SOURCES, *drivers, *(_GPU_SOURCES if gpu else ())):
         yield from sorted(CORE.glob(pattern))
 
 
 def graph_digest(
-    config: DeepseekV41Config, pages: PageLayout, *, structured_output: bool = False, gpu: bool = False
+    config: DeepseekV41Config,
+    pages: PageLayout,
+    *,
+    structured_output: bool = False,
+    gpu: bool = False,
+    drafter: EagleConfig | None = None,
 ) -> str:
     """A hex digest that is equal for equal step graphs; it needs neither MAX nor the weights."""
     text = {name: value for name, value in asdict(config.text_config).items() if name not in VALUES}
@@ -66,9 +84,10 @@ def graph_digest(
         "text": text,
         "pages": asdict(pages),
         "structured_output": structured_output,
+        "drafter": None if drafter is None else asdict(drafter),
     }
     digest = hashlib.sha256(json.dumps(shape, sort_keys=True).encode())
-    for path in source_files(gpu=gpu):
+    for path in source_files(gpu=gpu, sequential=drafter is not None):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(CORE).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from max.dtype import DType
-from max.graph import DeviceRef, Graph, TensorType, Value
+from max.graph import DeviceRef, Graph
 
 from specdecode.core.batch import BlockBatch
-from specdecode.core.cache.leaves import leaf_shapes
 from specdecode.core.drivers.block import BlockDriver
 from specdecode.core.drivers.input_types import (
     MERGED_ROWS_DIM,
-    GraphInput,
     NamedInput,
     SpecDecodeInputTypeSpec,
     SpeculativeConfig,
-    decode,
 )
 from specdecode.core.errors import UsageError
 from specdecode.core.kernels import kernel_package
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41 import probe as probing
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config, TextConfig
-from specdecode.core.models.deepseek_v41.model import (
-    LOOKBACK,
-    DeepseekV41WithDSpark,
-    EngramTable,
-    TargetHidden,
-)
+from specdecode.core.models.deepseek_v41.model import DeepseekV41WithDSpark
+from specdecode.core.models.deepseek_v41.target import EngramTable, TargetHidden
+from specdecode.core.models.deepseek_v41.unified.signature import OUTPUTS, StepSignature, engram_inputs, input_spec
 
 
-class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden]):
+class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden], StepSignature):
     """Verifies drafts with the target model and drafts blocks with DSpark.
 
     Args:
@@ -61,27 +53,10 @@ class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden]):
                 f"{speculative_config.num_speculative_tokens} draft tokens: the drafter was trained for blocks of "
                 f"{block} (dspark_block_size), so 0 to {block} work"
             )
-        self.config, self.speculative_config, self.specs, self._model = (
-            config,
-            speculative_config,
-            specs,
-            model,
-        )
-        self._inputs = specs.inputs(structured_output=enable_structured_output, trailing=trailing_input_types)
+        self.config, self.speculative_config, self._model = config, speculative_config, model
+        StepSignature.__init__(self, specs, trailing_input_types, structured_output=enable_structured_output)
         if model is not None:
-            super().__init__(target=model, draft=model)
-
-    def named_inputs(self) -> list[NamedInput]:
-        """Every graph input with its name and meaning, in order."""
-        return list(self._inputs)
-
-    def input_types(self) -> list[GraphInput]:
-        """The graph's signature."""
-        return [known.type for known in self._inputs]
-
-    def decode_inputs(self, values: Sequence[Value[Any]]) -> BlockBatch:
-        """The graph's input values as a batch."""
-        return decode(self._inputs, values, self.specs.device)
+            BlockDriver.__init__(self, target=model, draft=model)
 
     def shard(
         self, devices: Sequence[DeviceRef], engram_host_tables: Sequence[EngramTable]
@@ -98,43 +73,12 @@ class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden]):
         return [self._model]
 
 
-def engram_inputs(text: TextConfig, device: DeviceRef) -> list[NamedInput]:
-    """The model's own inputs: the lookback window, then each Engram layer's host table and scales."""
-    if not text.engram_layer_ids:
-        return []
-    depth = text.engram_max_ngram_size - 1
-    meanings = (
-        "raw ids before each chunk",
-        "row of the history to read; -1: read the ids",
-        "windows of the last step",
-    )
-    shapes = (["batch", depth], ["batch"], ["history_rows", depth])
-    inputs = [
-        NamedInput(name=name, type=TensorType(DType.int64, shape, device), meaning=meaning)
-        for name, shape, meaning in zip(LOOKBACK, shapes, meanings, strict=True)
+def engram_tables(text: TextConfig, batch: BlockBatch) -> list[EngramTable]:
+    """The Engram tables among a graph's inputs, in order."""
+    return [
+        EngramTable(weight=batch.extra[f"engram.{layer}.weight"], scale=batch.extra[f"engram.{layer}.scale"])
+        for layer in text.engram_layer_ids
     ]
-    width = text.engram_head_dim
-    for layer, rows in zip(text.engram_layer_ids, text.engram_num_embeddings, strict=True):
-        for part, columns in (("weight", width), ("scale", width // 32)):
-            inputs.append(
-                NamedInput(
-                    name=f"engram.{layer}.{part}",
-                    type=TensorType(DType.uint8, [rows, columns], DeviceRef.CPU()),
-                    meaning=f"host table of layer {layer}",
-                )
-            )
-    return inputs
-
-
-def input_spec(config: DeepseekV41Config, pages: PageLayout, device: DeviceRef) -> SpecDecodeInputTypeSpec:
-    """The canonical inputs of this model."""
-    text = config.text_config
-    return SpecDecodeInputTypeSpec(
-        device=device,
-        hidden_size=text.hidden_size,
-        vocab_size=text.vocab_size,
-        leaves=leaf_shapes(text, pages),
-    )
 
 
 def build_graph(
@@ -167,10 +111,7 @@ def build_graph(
         types += probing.probe_input_types(text, device, MERGED_ROWS_DIM)
     with Graph("specdecode_step", input_types=types, custom_extensions=[kernel_package()]) as graph:
         batch = signature.decode_inputs(graph.inputs[:count])
-        tables = [
-            EngramTable(weight=batch.extra[f"engram.{layer}.weight"], scale=batch.extra[f"engram.{layer}.scale"])
-            for layer in text.engram_layer_ids
-        ]
+        tables = engram_tables(text, batch)
         taken = probing.Probe(text, [v.tensor for v in graph.inputs[count:]], device) if probe else None
         model = DeepseekV41WithDSpark(config, pages, tables, device, probe=taken)
         step = UnifiedDSparkDeepseekV41(
@@ -182,8 +123,7 @@ def build_graph(
             enable_structured_output=structured_output,
         )
         outputs = step(batch)
-        names = ["num_accepted", "next_tokens", "next_draft_tokens", "confidence", "finite", "logits", "draft_logits"]
-        names += ["engram_lookback_history"] if outputs.extra else []
+        names = [*OUTPUTS, *(["engram_lookback_history"] if outputs.extra else [])]
         inner = taken.outputs if taken is not None else {}
         graph.output(*outputs.values(), *inner.values())
     return graph, [*names, *(f"probe.{name}" for name in inner)]

@@ -14,6 +14,7 @@ from specdecode.core.engine.staging import Landing
 from specdecode.core.engine.step import StepResult, StepRow
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model, UnifiedEagleOutputs
 from specdecode.core.models.deepseek_v41.unified.staged import StagedBatchProcessor
 
@@ -26,8 +27,8 @@ class UnifiedDSparkDeepseekV41GpuModel(UnifiedDSparkDeepseekV41Model):
     """The model on a GPU: inputs are staged, decode steps replay captured device graphs, results come with one wait.
 
     Args:
-        config, graph, pages, leaves, engram_host_buffers, max_length: as for the CPU; leaves on the device, tables in
-            pinned memory.
+        config, graph, pages, leaves, engram_host_buffers, max_length, drafter: as for the CPU; leaves on the
+            device, tables in pinned memory.
         device: the GPU.
         capture: whether steps that run one token of every request are captured; prompt chunks never are.
     """
@@ -46,6 +47,7 @@ class UnifiedDSparkDeepseekV41GpuModel(UnifiedDSparkDeepseekV41Model):
         max_length: int,
         device: Device,
         capture: bool = True,
+        drafter: EagleConfig | None = None,
     ) -> None:
         super().__init__(
             config,
@@ -55,6 +57,7 @@ class UnifiedDSparkDeepseekV41GpuModel(UnifiedDSparkDeepseekV41Model):
             engram_host_buffers=engram_host_buffers,
             max_length=max_length,
             device=device,
+            drafter=drafter,
         )
         self.device = device
         self.captured = CapturedSteps(graph) if capture else None

@@ -99,6 +99,19 @@ class LawInputs:
         return tuple(getattr(self, known.name) for known in fields(self))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SequentialInputs:
+    """What an autoregressive drafter's graph takes besides.
+
+    Attributes:
+        draft_next_tokens: int64 [B], the token behind a prompt chunk that is not the last; -1: none.
+        draft: whether the drafter runs.
+    """
+
+    draft_next_tokens: Buffer
+    draft: bool
+
+
 @dataclass
 class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
     """Graph inputs for one step of target-plus-drafter decoding.
@@ -119,7 +132,7 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
         engram_lookback_source: int64 [B] row of the history to read instead; -1 reads the ids.
         engram_lookback_history: int64 [rows, n - 1] windows that the previous step recorded, one a request.
         engram_host_buffers: per Engram layer its table uint8 [R, E] and scales uint8 [R, E / 32].
-        law: set by the batch processor after the rest.
+        law, sequential: set by the batch processor after the rest; the latter for an autoregressive drafter's graph.
     """
 
     tokens: Buffer
@@ -135,6 +148,7 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
     engram_lookback_history: Buffer | None = None
     engram_host_buffers: Sequence[Buffer] = ()
     law: LawInputs | None = field(default=None, init=False)
+    sequential: SequentialInputs | None = field(default=None, init=False)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -160,9 +174,15 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
             *(_given(name, getattr(self, name)) for name in ("draft_probs_full", *_SAMPLING)),
             *_given("law", self.law).buffers,
             *(_given(name, getattr(self, name)) for name in (*blocks, *masks)),
+            *self._drafter(merged),
             *self._engram(),
             _placeholder(merged),
         )
+
+    def _drafter(self, merged: int) -> tuple[Buffer, ...]:
+        if self.sequential is None:
+            return ()
+        return self.sequential.draft_next_tokens, _placeholder(merged if self.sequential.draft else 0)
 
     def _engram(self) -> tuple[Buffer, ...]:
         if not self.engram_host_buffers:

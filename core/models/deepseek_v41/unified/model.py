@@ -15,6 +15,7 @@ from specdecode.core.engine.step import StepResult, StepRow
 from specdecode.core.engine.threads import ThreadTuner
 from specdecode.core.kernels.settings import THREADS, PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs
 from specdecode.core.models.deepseek_v41.unified.processor import (
     BatchRuntime,
@@ -33,8 +34,8 @@ class UnifiedEagleOutputs:
     Attributes:
         num_accepted: int64 [B] drafts accepted.
         next_tokens: int64 [B], the corrected token at the first mismatch, or the bonus.
-        next_draft_tokens: int64 [B, block]; -1 for a request that did not draft.
-        confidence: float32 [B, block], raw logits of "this draft is accepted if those before it are".
+        next_draft_tokens: int64 [B, drafts a round]; -1 for a request that did not draft.
+        confidence: float32 like next_draft_tokens, raw logits of "this draft is accepted if those before it are".
         finite: int32 [B], 0 where a row that was read held NaN or infinity.
         logits: float32 [B (K + 1), V], each request's last token, then its draft positions.
         draft_logits: float32 [N, V], what the next block was drawn from; N rows, one a draft slot.
@@ -68,6 +69,7 @@ class UnifiedDSparkDeepseekV41Model:
         mode: int32 [2], the memory of the weight `derived.mode`; its thread count is set before every step. None
             where kernels have no thread count.
         device: where inputs are staged to; None on the CPU.
+        drafter: the autoregressive drafter that the graph was built with; None for the checkpoint's own.
     """
 
     batch_processor_cls = UnifiedDSparkDeepseekV41BatchProcessor
@@ -83,6 +85,7 @@ class UnifiedDSparkDeepseekV41Model:
         max_length: int,
         mode: NDArray[np.int32] | None = None,
         device: Device | None = None,
+        drafter: EagleConfig | None = None,
     ) -> None:
         text = config.text_config
         self.config, self.leaves = config, leaves
@@ -90,14 +93,15 @@ class UnifiedDSparkDeepseekV41Model:
         runtime = BatchRuntime(
             leaves=leaves,
             page_size=pages.page_size,
-            num_draft_tokens=text.dspark_block_size,
+            num_draft_tokens=text.dspark_block_size if drafter is None else drafter.num_draft_tokens,
             structured_output=True,
+            drafter=drafter,
             device=device,
         )
         self.batch_processor = self.batch_processor_cls(config, runtime)
         self.page_size = pages.page_size
         self.num_pages = int(leaves["window"].shape[0])
-        self.block_size = text.dspark_block_size
+        self.block_size = runtime.num_draft_tokens
         self.vocab_size = text.vocab_size
         self.max_length = max_length
         self._mode, self._threads = mode, ThreadTuner()

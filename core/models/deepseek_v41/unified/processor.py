@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from max.driver import Buffer
-from numpy.typing import NDArray
 
 from specdecode.core.cache.leaves import KVCacheInputs
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
-from specdecode.core.models.deepseek_v41.unified.inputs import LawInputs, UnifiedDSparkDeepseekV41Inputs, no_images
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
+from specdecode.core.models.deepseek_v41.unified.arrays import KeptArrays
+from specdecode.core.models.deepseek_v41.unified.inputs import (
+    LawInputs,
+    SequentialInputs,
+    UnifiedDSparkDeepseekV41Inputs,
+    no_images,
+)
 from specdecode.core.models.deepseek_v41.unified.limits import (
     UNLIMITED,
     edits_size,
@@ -41,6 +47,7 @@ class BatchRuntime:
         num_draft_tokens: draft positions K of `prepare_initial_token_inputs`.
         draft: whether its steps draft the next block.
         structured_output: whether the graph takes grammar masks.
+        drafter: the autoregressive drafter whose graph it is; None for the checkpoint's own block drafter.
         device: where the inputs are staged to; None on the CPU.
     """
 
@@ -50,10 +57,11 @@ class BatchRuntime:
     num_draft_tokens: int = 0
     draft: bool = True
     structured_output: bool = False
+    drafter: EagleConfig | None = None
     device: Device | None = None
 
 
-class UnifiedDSparkDeepseekV41BatchProcessor:
+class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
     """Ragged batching with the sampling seeds and the Engram lookback window.
 
     The inputs of a call stay valid until the next one, which fills the same buffers in place. A step on the
@@ -65,13 +73,15 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
     """
 
     def __init__(self, config: DeepseekV41Config, runtime: BatchRuntime) -> None:
+        super().__init__()
         self.config, self.runtime = config, runtime
         text = config.text_config
-        self._block = text.dspark_block_size
+        self._block = text.dspark_block_size if runtime.drafter is None else runtime.drafter.num_draft_tokens
+        # Rows of a drafting request's first call: its block, or the one token that an autoregressive drafter runs.
+        self._slots = self._block if runtime.drafter is None else 1
         self._depth = text.engram_max_ngram_size - 1 if text.engram_layer_ids else 0
         self._pages = min(leaf.shape[0] for leaf in runtime.leaves.values())
         self._no_images = no_images(text.hidden_size)
-        self._kept: dict[tuple[str, tuple[int, ...]], tuple[NDArray[Any], Buffer]] = {}
         self._limited: set[tuple[str, tuple[int, ...]]] = set()
         self._vocab = text.vocab_size
 
@@ -161,10 +171,13 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
             draft_probs_full=self._draft_probs(rows, width),
             **limited,
             **self._masks(rows, width),
-            draft_slot_ids=self._steps("draft_slot_ids", np.int32, b * self._block if draft else 0, 1),
-            draft_block_offsets=self._steps("draft_block_offsets", np.uint32, b + 1, self._block if draft else 0),
+            draft_slot_ids=self._steps("draft_slot_ids", np.int32, b * self._slots if draft else 0, 1),
+            draft_block_offsets=self._steps("draft_block_offsets", np.uint32, b + 1, self._slots if draft else 0),
         )
         inputs.law = law
+        if self.runtime.drafter is not None:
+            following = fill("draft_next_tokens", np.int64, (b,), [row.following for row in rows])
+            inputs.sequential = SequentialInputs(draft_next_tokens=following, draft=draft)
         return inputs
 
     def _check(self, place: int, row: StepRow, width: int) -> None:
@@ -275,36 +288,3 @@ class UnifiedDSparkDeepseekV41BatchProcessor:
             "wait_payload": self._constant("wait_payload", np.int64, (2,), 0),
             "device_bitmask_scratch": self._constant("device_bitmask_scratch", np.int32, shape, 0),
         }
-
-    def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> tuple[NDArray[Any], Buffer]:
-        """The kept array of this name and shape, and the buffer over the same memory."""
-        kept = self._kept.get((name, shape))
-        if kept is None:
-            array = np.zeros(shape, dtype)
-            kept = self._kept[name, shape] = (array, Buffer.from_numpy(array))
-        return kept
-
-    def _filled(self, name: str, dtype: Any, shape: tuple[int, ...], values: Sequence[float] | float) -> Buffer:
-        array, buffer = self._array(name, dtype, shape)
-        array[...] = values
-        return buffer
-
-    def _ragged(self, name: str, dtype: Any, values: Sequence[Sequence[int]], width: int, pad: int) -> Buffer:
-        """[B, width], each row filled up with `pad`."""
-        array, buffer = self._array(name, dtype, (len(values), width))
-        for place, row in enumerate(values):
-            array[place, : len(row)] = row
-            array[place, len(row) :] = pad
-        return buffer
-
-    def _constant(self, name: str, dtype: Any, shape: tuple[int, ...], value: float) -> Buffer:
-        if (name, shape) not in self._kept:
-            self._array(name, dtype, shape)[0].fill(value)
-        return self._kept[name, shape][1]
-
-    def _steps(self, name: str, dtype: Any, count: int, step: int) -> Buffer:
-        """0, step, 2 step … ; kept by step, as it is never filled again."""
-        key = f"{name}.{step}"
-        if (key, (count,)) not in self._kept:
-            self._array(key, dtype, (count,))[0][:] = np.arange(count) * step
-        return self._kept[key, (count,)][1]

@@ -1,0 +1,53 @@
+"""The phases that block and sequential drivers share: merge and accept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from max.graph import TensorValue
+
+from specdecode.core.batch import Accepted, BlockBatch
+from specdecode.core.kernels import step_ops
+from specdecode.core.kernels.step_ops import Merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Widths of the selections that a target's layers pass on, empty before the first: chosen rows and blocks."""
+
+    chosen: int
+    blocks: int
+
+
+def merge(inputs: BlockBatch, selection: Selection) -> Merged:
+    """Each request's tokens, then its drafts, as one ragged batch."""
+    return step_ops.merge(
+        inputs.tokens,
+        inputs.input_row_offsets,
+        inputs.draft_tokens,
+        inputs.kv_collections[0].cache_lengths,
+        inputs.merged_rows,
+        chosen=selection.chosen,
+        blocks=selection.blocks,
+    )
+
+
+def accept(inputs: BlockBatch, logits: TensorValue) -> Accepted:
+    """Verify the drafts under the target's law, which edits, grammar masks and limits belong to.
+
+    Sample and match draws the target's token at every verified row and accepts drafts while they equal it. It is
+    exact for any drafter, because the mismatching draw itself is committed; the draws are keyed by (seed, position),
+    so the committed tokens are those of plain decoding. Requests may ask for a ratio test against the drafter's
+    probabilities instead. The masking of MAX's own driver is in the kernel, where illegal tokens never are drawn.
+    """
+    masks = inputs.structured_output
+    accepted, tokens, finite = step_ops.verify(
+        logits,
+        inputs.draft_tokens,
+        inputs.input_row_offsets,
+        inputs.kv_collections[0].cache_lengths,
+        inputs.draft_probs_full,
+        inputs.sampling.law(),
+        bitmask=None if masks is None else masks.pinned_bitmask,
+    )
+    return Accepted(num_accepted=accepted, next_tokens=tokens, finite=finite)
