@@ -15,6 +15,7 @@ from specdecode.core.models.deepseek_v41.unified.digest import CORE
 
 DEMO = CORE.parent / "presets" / "demo"
 COMPILE_CPU_SECONDS = 250
+SEQUENTIAL_CPU_SECONDS = 300
 # A call site costs one to two CPU-seconds on a busy machine, everything else next to nothing: 60 of them leave
 # room for half the budget. The graph had 35 when this was written, and 700 operations, most of them weights.
 KERNEL_CALLS = 60
@@ -39,6 +40,12 @@ def test_a_layer_is_a_subgraph_that_is_called_again(traced):
     text = str(traced.module.mlir_module)
     bodies, calls = len(re.findall(r"^\s*mo\.graph ", text, flags=re.MULTILINE)) - 1, text.count("mo.call ")
     assert 0 < 4 * bodies <= calls, (bodies, calls)
+
+
+def test_the_sequential_drivers_graph_was_compiled_within_its_budget():
+    manifest = json.loads((DEMO / "graphs" / "eagle-step.x86-64-v3.mef.json").read_text())
+    assert manifest["compile_cpu_seconds"] <= SEQUENTIAL_CPU_SECONDS
+    assert manifest["ops"] <= OPS
 
 
 def test_the_shipped_graph_was_compiled_within_its_budget(traced):

@@ -57,3 +57,14 @@ def demo(tmp_path_factory, device) -> UnifiedDSparkDeepseekV41Model:
     cache = tmp_path_factory.mktemp("graphs") if device == "cpu" else USER_CACHE
     store = GraphStore(shipped=folder / "graphs", cache=cache)
     return load_step_model(folder, devices=device, max_length=MAX_LENGTH, max_batch=8, store=store)
+
+
+@pytest.fixture(scope="session")
+def eagle(tmp_path_factory, device) -> UnifiedDSparkDeepseekV41Model:
+    """The embedded checkpoint's model with its EAGLE drafter in place of DSpark."""
+    folder = preset_folders()["demo"]
+    cache = tmp_path_factory.mktemp("graphs") if device == "cpu" else USER_CACHE
+    store = GraphStore(shipped=folder / "graphs", cache=cache)
+    return load_step_model(
+        folder, devices=device, max_length=MAX_LENGTH, max_batch=8, store=store, drafter=folder / "eagle"
+    )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specdecode.core.engine.ngram import PromptLookup
 from specdecode.core.engine.request import Request
 from tests.support import wrong_steps
 from tests.support.promise import Ledger, Watched, complete
@@ -87,6 +88,26 @@ def test_the_embedded_checkpoint_keeps_it_with_its_own_drafter(plain_demo, width
     options = {"max_batch": max_batch, "join_every": 2, "token_budget": 24}
     assert plain_demo.holds(Watched, 2, width, known_drafts=False, **options)
     assert (max(plain_demo.accepted) > 0) == (width > 0)
+
+
+@pytest.fixture(scope="module")
+def plain_eagle(eagle) -> Plain:
+    return Plain(eagle, families=(2,))
+
+
+@pytest.mark.parametrize(("width", "max_batch"), [(0, 8), (1, 3), (2, 1), (2, 8), (3, 1), (3, 3), (3, 8)])
+def test_it_keeps_it_with_an_autoregressive_drafter(plain_eagle, plain_demo, width, max_batch):
+    options = {"max_batch": max_batch, "join_every": 2, "token_budget": 24}
+    assert plain_eagle.outputs == plain_demo.outputs  # the target is the same, whoever drafts
+    assert plain_eagle.holds(Watched, 2, width, known_drafts=False, **options)
+    assert all(plain_eagle.accepted[n] for n in range(width + 1))
+
+
+@pytest.mark.parametrize(("width", "max_batch"), [(1, 3), (5, 8)])
+def test_it_keeps_it_with_a_lookup(plain_demo, width, max_batch):
+    options = {"max_batch": max_batch, "join_every": 2, "token_budget": 24, "proposer": PromptLookup}
+    assert plain_demo.holds(Watched, 2, width, known_drafts=False, **options)
+    assert max(plain_demo.accepted) > 0
 
 
 @pytest.mark.parametrize(

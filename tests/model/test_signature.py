@@ -9,9 +9,13 @@ from specdecode.core.inspection.signature import inputs, outputs
 
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
-def test_the_table_is_the_compiled_graphs_own(small, side):
-    entries = (inputs if side == "inputs" else outputs)(small.config, DeviceRef.CPU())
-    graph = small._graph
+@pytest.mark.parametrize("name", ["small", "eagle"])
+def test_the_table_is_the_compiled_graphs_own(small, eagle, name, side):
+    model = {"small": small, "eagle": eagle}[name]
+    drafter = model.batch_processor.runtime.drafter
+    assert (drafter is None) == (name == "small")
+    entries = (inputs if side == "inputs" else outputs)(model.config, DeviceRef.CPU(), drafter=drafter)
+    graph = model._graph
     declared = graph.input_metadata if side == "inputs" else graph.output_metadata
     assert len(entries) == len(declared)
     for entry, spec in zip(entries, declared, strict=True):

@@ -10,6 +10,7 @@ import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,10 +117,10 @@ def spoilt(tokens: Sequence[int], key: int, vocab_size: int) -> list[int]:
 
 
 def complete(
-    model: Watched, requests: Sequence[Request], *, join_every: int = 0, max_batch: int = 8, token_budget: int = 512
+    model: Watched, requests: Sequence[Request], *, join_every: int = 0, **options: Any
 ) -> list[tuple[int, ...]]:
-    """The output tokens of requests that join one after the other, `join_every` steps apart."""
-    engine = Engine(model, max_batch=max_batch, token_budget=token_budget)
+    """The output tokens of requests that join an engine one after the other, `join_every` steps apart."""
+    engine = Engine(model, **options)
     done: dict[int, tuple[int, ...]] = {}
     steps = joined = 0
     while joined < len(requests) or engine.busy:
