@@ -32,6 +32,7 @@ from optim import Optimizer
 from torch import Tensor, nn
 
 BALANCE_RATE, LOG_EVERY = 2e-3, 100
+COLUMNS = "values: loss, total variation at steps 1-4, coupled matches at steps 1-4"
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,9 @@ class Log:
         """Append a row, print it and write the file."""
         self.rows.append({"seconds": round(time.monotonic() - self.begin, 1)} | row)
         print(self.rows[-1], flush=True)
-        lines = ",\n  ".join(json.dumps(line) for line in self.rows)
-        recipe = json.dumps(asdict(self.recipe))
-        (self.out / "eagle_log.json").write_text(f'{{"recipe": {recipe},\n "log": [\n  {lines}]}}\n')
+        rows = ",\n  ".join(json.dumps(line) for line in self.rows)
+        head = json.dumps({"columns": COLUMNS, "recipe": asdict(self.recipe)})
+        (self.out / "eagle_log.json").write_text(f'{head[:-1]},\n "log": [\n  {rows}]}}\n')
 
 
 def train(eagle: Eagle, model: Model, pool: Pool, recipe: Recipe, seconds: float, log: Log) -> None:
