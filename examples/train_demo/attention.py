@@ -140,8 +140,8 @@ class Attention(MLA):
         if self.is_candidate_source:
             newest = (t + 1) // self.ratio - 1
             blocks, size = config.candidate_topk_blocks, config.candidate_block_size
-            shared.candidates = candidate_mask(ranked, newest, blocks, size)
+            shared.candidates = candidate_mask(ranked, newest, blocks, size, self.mode.exact_scores)
         elif shared.candidates is not None:
             ranked = ranked.masked_fill(~shared.candidates, float("-inf"))
-        shared.chosen = top_mask(ranked, config.index_topk)
+        shared.chosen = top_mask(ranked, config.index_topk, self.mode.exact_scores)
         return score

@@ -16,7 +16,7 @@ from engram import Table
 from layers import Linear
 from model import Model
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 FP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 FLOAT32 = re.compile(r"(attn_sink|gate\.bias|gate\.bias_vl|hc_(attn|ffn)_(fn|base|scale))$")
@@ -57,7 +57,7 @@ def pack_fp8(weight: Tensor, scale: Tensor, full: Tensor) -> tuple[Tensor, Tenso
     return (weight.float() / full).to(torch.float8_e4m3fn), to_e8m0(scale)
 
 
-def kinds(model: Model) -> dict[str, str]:
+def kinds(model: nn.Module) -> dict[str, str]:
     """Return the storage of every parameter that is not plain bf16 or float32."""
     found = {}
     for name, module in model.named_modules():
@@ -68,7 +68,7 @@ def kinds(model: Model) -> dict[str, str]:
     return found
 
 
-def disk_tensors(model: Model) -> dict[str, Tensor]:
+def disk_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return every tensor of the checkpoint, quantised, under its released name."""
     result: dict[str, Tensor] = {}
     kind = kinds(model)
@@ -127,7 +127,12 @@ def read(folder: Path) -> dict[str, Tensor]:
 
 def load(model: Model, folder: Path) -> None:
     """Fill the model with a checkpoint's exact values; every tensor on disk must be used."""
-    tensors, kind, state = read(folder), kinds(model), {}
+    fill(model, read(folder))
+
+
+def fill(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Decode tensors as they are on disk into a module, and check that none is left over."""
+    kind, state = kinds(model), {}
     for name, old in model.state_dict().items():
         target = disk_name(name)
         scale_name = target.replace(".weight", ".scale")
@@ -143,5 +148,5 @@ def load(model: Model, folder: Path) -> None:
         else:
             state[name] = tensors.pop(target).float()
     if tensors:
-        raise ValueError(f"unused tensors in {folder}: {sorted(tensors)[:5]}")
+        raise ValueError(f"unused tensors: {sorted(tensors)[:5]}")
     model.load_state_dict(state)

@@ -96,22 +96,30 @@ class Indexer(nn.Module):
         return weigh_heads(torch.einsum("bthk,bjk->bthj", q, keys_BJK), weights)
 
 
-def top_mask(ranked_BTJ: Tensor, count: int) -> Tensor:
-    """Mark the `count` best entries of each row, never one that is -inf."""
+def top_mask(ranked_BTJ: Tensor, count: int, first: bool) -> Tensor:
+    """Mark the `count` best entries of each row, never one that is -inf.
+
+    Scores of exactly zero are common. With `first` the lower number wins among equals, which is the law; a
+    faster choice leaves it open.
+    """
     count = min(count, ranked_BTJ.shape[-1])
-    best = ranked_BTJ.topk(count, -1)
+    if first:
+        ordered = ranked_BTJ.sort(stable=True, dim=-1, descending=True)
+        values, indices = ordered.values[..., :count], ordered.indices[..., :count]
+    else:
+        values, indices = ranked_BTJ.topk(count, -1)
     mask = torch.zeros_like(ranked_BTJ, dtype=torch.bool)
-    return mask.scatter_(-1, best.indices, best.values > float("-inf"))
+    return mask.scatter_(-1, indices, values > float("-inf"))
 
 
-def candidate_mask(ranked_BTJ: Tensor, newest_T: Tensor, blocks: int, size: int) -> Tensor:
+def candidate_mask(ranked_BTJ: Tensor, newest_T: Tensor, blocks: int, size: int, first: bool) -> Tensor:
     """Keep the best `blocks` blocks of `size` rows by their maximum; the newest row's block always stays."""
     rows = ranked_BTJ.shape[-1]
     padded = F.pad(ranked_BTJ, (0, -rows % size), value=float("-inf"))
     block = padded.unflatten(-1, (-1, size)).amax(-1)
     number = torch.arange(block.shape[-1], device=block.device)
     block = block.masked_fill(number == (newest_T // size).unsqueeze(-1), float("inf"))
-    return top_mask(block, blocks).repeat_interleave(size, -1)[..., :rows]
+    return top_mask(block, blocks, first).repeat_interleave(size, -1)[..., :rows]
 
 
 @fused

@@ -124,14 +124,23 @@ def _stored(weight: Tensor, mode: Mode) -> Tensor:
     return (weight.bfloat16() if mode.quant_weights else weight).float()
 
 
-def markov(model: Model, previous: Tensor) -> tuple[Tensor, Tensor]:
+def markov_term(head: MarkovHead, previous: Tensor, mode: Mode) -> tuple[Tensor, Tensor]:
     """Return the previous token's logits term [...,V] and its Markov row [...,rank]."""
-    head = model.mtp[-1].markov_head
-    row = nn.functional.embedding(previous, _stored(head.embed.weight, model.mode))
-    return nn.functional.linear(row, _stored(head.head.weight, model.mode)), row
+    row = nn.functional.embedding(previous, _stored(head.embed.weight, mode))
+    return nn.functional.linear(row, _stored(head.head.weight, mode)), row
+
+
+def confidence_logit(head: ConfidenceHead, state: Tensor, row: Tensor, mode: Mode) -> Tensor:
+    """Return the confidence logits [...] of draft tokens that follow `row`'s tokens."""
+    weight = _stored(head.proj.weight, mode)
+    return nn.functional.linear(torch.cat([state.float(), row], -1), weight).squeeze(-1)
+
+
+def markov(model: Model, previous: Tensor) -> tuple[Tensor, Tensor]:
+    """Return DSpark's Markov term and row."""
+    return markov_term(model.mtp[-1].markov_head, previous, model.mode)
 
 
 def confidence(model: Model, state: Tensor, row: Tensor) -> Tensor:
-    """Return the confidence logits [...] of draft tokens that follow `row`'s tokens."""
-    weight = _stored(model.mtp[-1].confidence_head.proj.weight, model.mode)
-    return nn.functional.linear(torch.cat([state.float(), row], -1), weight).squeeze(-1)
+    """Return DSpark's confidence logits."""
+    return confidence_logit(model.mtp[-1].confidence_head, state, row, model.mode)

@@ -19,7 +19,10 @@ from torch import Tensor, nn
 
 @dataclass
 class Mode:
-    """How to compute: the residual dtype and which fake quantisers act. One object shared by all modules."""
+    """How to compute: the residual dtype and which fake quantisers act. One object shared by all modules.
+
+    Without `exact_scores`, attention scores have the residual dtype and top-k leaves ties open: faster to train.
+    """
 
     dtype: torch.dtype = torch.float32
     quant_acts: bool = False

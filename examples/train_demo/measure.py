@@ -7,6 +7,7 @@ and every possible round is then judged in parallel: a draft is accepted if it e
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +54,17 @@ class Acceptance:
     outcomes: list[float] = field(default_factory=list)
 
 
+def coupled(logits_BAGV: Tensor, ahead_BAG: Tensor, prompt: int, temperature: float, seed: int) -> Tensor:
+    """Divide by the temperature and add the noise with which the token after `ahead` was drawn."""
+    if temperature == 0:
+        return logits_BAGV
+    rows, vocab = len(ahead_BAG), logits_BAGV.shape[-1]
+    last = int(ahead_BAG.max()) + 1
+    noise = [gumbel(seed, t, rows, vocab, logits_BAGV.device) for t in range(prompt + 1, last + 1)]
+    index = (ahead_BAG - prompt).flatten(1).unsqueeze(-1).expand(-1, -1, vocab)
+    return logits_BAGV / temperature + torch.stack(noise, 1).gather(1, index).view(logits_BAGV.shape)
+
+
 @torch.no_grad()
 def judge(model: Model, ids_BT: Tensor, prompt: int, temperature: float, seed: int) -> tuple[Tensor, Tensor]:
     """Draft at every anchor of finished sequences; return matches and confidence logits [B,A,G]."""
@@ -63,50 +75,54 @@ def judge(model: Model, ids_BT: Tensor, prompt: int, temperature: float, seed: i
     tokens = ids_BT.gather(1, ahead.flatten(1)).view(ahead.shape)
     result = draft_block(model, taps, tokens[..., 0], anchors)
     term, row = markov(model, tokens)
-    logits = result.base + term
-    if temperature > 0:
-        rows, vocab = len(ids_BT), logits.shape[-1]
-        noise = [gumbel(seed, t, rows, vocab, device) for t in range(prompt + 1, ids_BT.shape[1])]
-        table = torch.stack(noise, 1)
-        index = (ahead - prompt).flatten(1).unsqueeze(-1).expand(-1, -1, vocab)
-        logits = logits / temperature + table.gather(1, index).view(logits.shape)
+    logits = coupled(result.base + term, ahead, prompt, temperature, seed)
     following = ids_BT.gather(1, (ahead + 1).flatten(1)).view(ahead.shape)
     return logits.argmax(-1) == following, confidence(model, result.state, row)
 
 
-def acceptance(
-    model: Model, prompts: np.ndarray, new: int, temperature: float, seed: int = 1, rows: int = 64
-) -> tuple[Acceptance, Tensor]:
-    """Generate after every prompt, run the rounds, and return the figures and the sequences."""
+def continuations(
+    model: Model, prompts: np.ndarray, new: int, temperature: float, seed: int, rows: int
+) -> list[Tensor]:
+    """Generate after every prompt, `rows` at a time; the noise of a batch belongs to its rows."""
     device = model.head.weight.device
     model.eval()
     enable(False)
-    block, rounds, accepted = model.config.dspark_block_size, 0, 0
-    kept = torch.zeros(block)
+    batches = [torch.from_numpy(prompts[at : at + rows]).to(device) for at in range(0, len(prompts), rows)]
+    return [generate(model, batch, new, temperature, seed) for batch in batches]
+
+
+def tally(judged: Iterable[tuple[Tensor, Tensor]]) -> Acceptance:
+    """Run the rounds of every batch's matches and confidence logits [B,A,G], one after the other."""
+    rounds, accepted, kept = 0, 0, torch.zeros(1)
     result = Acceptance(0.0, [], [])
-    texts = []
-    for at in range(0, len(prompts), rows):
-        ids = generate(model, torch.from_numpy(prompts[at : at + rows]).to(device), new, temperature, seed)
-        texts.append(ids.cpu())
-        match, score = judge(model, ids, prompts.shape[1], temperature, seed)
+    for match, score in judged:
         alive = match.cumprod(-1)
         count, alive, score = alive.sum(-1).cpu(), alive.cpu(), score.cpu()
         before = torch.cat([torch.ones_like(alive[..., :1]), alive[..., :-1]], -1)
-        for row in range(len(ids)):
+        for row in range(len(match)):
             anchor = 0
             while anchor < count.shape[1]:
                 rounds += 1
                 accepted += int(count[row, anchor])
-                kept += alive[row, anchor]
-                judged = before[row, anchor].bool()
-                result.scores += score[row, anchor][judged].tolist()
-                result.outcomes += alive[row, anchor][judged].float().tolist()
+                kept = kept + alive[row, anchor]
+                open_yet = before[row, anchor].bool()
+                result.scores += score[row, anchor][open_yet].tolist()
+                result.outcomes += alive[row, anchor][open_yet].float().tolist()
                 anchor += int(count[row, anchor]) + 1
     result.length = 1 + accepted / rounds
     result.by_position = (kept / rounds).tolist()
     previous = [1.0, *result.by_position[:-1]]
     result.conditional = [a / max(b, 1e-9) for a, b in zip(result.by_position, previous, strict=True)]
-    return result, torch.cat(texts)
+    return result
+
+
+def acceptance(
+    model: Model, prompts: np.ndarray, new: int, temperature: float, seed: int = 1, rows: int = 64
+) -> tuple[Acceptance, Tensor]:
+    """Generate after every prompt, run DSpark's rounds, and return the figures and the sequences."""
+    texts = continuations(model, prompts, new, temperature, seed, rows)
+    found = tally(judge(model, ids, prompts.shape[1], temperature, seed) for ids in texts)
+    return found, torch.cat(texts).cpu()
 
 
 def calibration(scores: list[float], outcomes: list[float], bins: int = 10) -> tuple[float, list[list[float]]]:

@@ -77,10 +77,14 @@ class Model(nn.Module):
         self.pad = compressed_map[config.engram_pad_token_id]
 
     def streams(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first residual copies [...,C,D] and the first pre, which reads copy 0."""
+        """Return the first residual copies [...,C,D] of embedded tokens and the first pre."""
+        return self.copies(self.embed(ids).to(self.mode.dtype))
+
+    def copies(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return residual copies [...,C,D] of x [...,D] and a pre that reads copy 0."""
         copies = self.config.hc_mult
-        h = self.embed(ids).to(self.mode.dtype).unsqueeze(-2).expand(*ids.shape, copies, -1)
-        pre = torch.zeros(*ids.shape, copies, device=ids.device)
+        h = x.unsqueeze(-2).expand(*x.shape[:-1], copies, -1)
+        pre = torch.zeros(*x.shape[:-1], copies, device=x.device)
         pre[..., 0] = 1.0
         return h, pre
 

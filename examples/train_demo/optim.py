@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-MATRIX_NAMES = ("attn.w", "experts.w", "engram.wkv", "main_proj")
+MATRIX_NAMES = ("attn.w", "experts.w", "engram.wkv", "main_proj", "eagle.fc.", "eagle.back.", "eagle.proj.")
 
 
 def orthogonalise(g_NRC: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import fused
 import numpy as np
 import torch
 from batches import Corpus, crops, heldout_prompts
+from capture import captured
 from config import Config
 from generate import generate
 from layers import Mode
@@ -137,24 +138,8 @@ class Run:
             ids.copy_(new_ids.pin_memory() if ids.is_cuda else new_ids, non_blocking=True)
             anchors.copy_(new_anchors.pin_memory() if ids.is_cuda else new_anchors, non_blocking=True)
 
-        if self.device.type != "cuda":
-            return lambda: (feed(), step())[1]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            scalars = step()
-
-        def replay() -> Tensor:
-            feed()
-            graph.replay()
-            return scalars
-
-        return replay
+        play = captured(step, self.device)
+        return lambda: (feed(), play())[1]
 
     def stage(
         self,
