@@ -49,6 +49,13 @@ def test_a_recording_launches_what_the_step_launches(small, batch, width, draft)
     small.verify_replay(rows(small, batch, width, at=31, first=90), width=width, draft=draft)
 
 
+@pytest.mark.parametrize("draft", [False, True])
+@pytest.mark.parametrize(("batch", "width"), [(1, 0), (1, 3), (8, 2)])
+def test_with_an_autoregressive_drafter_too(eagle, batch, width, draft):
+    eagle.verify_replay(rows(eagle, batch, width), width=width, draft=draft)
+    eagle.verify_replay(rows(eagle, batch, width, at=31, first=90), width=width, draft=draft)
+
+
 def test_recordings_give_the_bits_of_eager_steps(small, store, tmp_path):
     eager = load_step_model(
         write_promise_checkpoint(tmp_path),
