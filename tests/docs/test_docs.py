@@ -25,6 +25,8 @@ IN_CI = (
     "python tests/benchmarks/first.py",
     ".ci/run",
 )
+# A server does not end; tests/max_arch runs it.
+SERVERS = ("python -m specdecode.max_arch serve",)
 # These need a GPU; here their options are read.
 ON_A_GPU = ("python tests/benchmarks/released_layers.py", "python tests/kernels/run.py")
 
@@ -41,7 +43,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def slow(block: str) -> bool:
-    return any(command in block for command in IN_CI)
+    return any(command in block for command in (*IN_CI, *SERVERS))
 
 
 def on_a_gpu(block: str) -> list[str]:
@@ -74,7 +76,7 @@ def test_slow_commands_are_run_by_ci():
     readme = [text for place, text in blocks("sh") if place.startswith("README")][:2]  # .ci/run takes these as they are
     for place, text in blocks("sh"):
         for line in text.splitlines():
-            if slow(line) and not line.startswith(".ci/run"):
+            if slow(line) and not line.startswith((".ci/run", *SERVERS)):
                 command = line.partition("#")[0].strip()
                 assert any(command in known.splitlines() for known in readme) or command in ci, f"{place}: {command}"
 
@@ -90,7 +92,7 @@ def test_named_files_exist(document):
     text = document.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (document.parent / target).exists(), target
-    tops = "|".join(("cli", "core", "presets", "tests", "examples", "docs", r"\.ci"))
+    tops = "|".join(("cli", "core", "max_arch", "presets", "tests", "examples", "docs", r"\.ci"))
     for name in re.findall(rf"`((?:{tops})/[\w./*-]*)`", text):
         assert list(ROOT.glob(name.rstrip("/"))), name
 
