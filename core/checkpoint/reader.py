@@ -3,7 +3,8 @@
 checkpoint = Checkpoint.open(Path("checkpoint"))
 checkpoint.array("layers.0.attn.wq_a.weight")     # uint8 view of the FP8 codes, nothing is copied
 
-A folder that `specdecode shard-weights` wrote opens alike: `array` joins the slices of a tensor, `rank_array` gives one.
+A folder that `specdecode shard-weights` wrote opens alike: `array` joins the slices of a tensor, `rank_array` gives
+one of them.
 """
 
 from __future__ import annotations
