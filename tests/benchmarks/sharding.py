@@ -1,0 +1,116 @@
+"""How fast `specdecode shard-weights` is against `cp` of the same files on the same disk.
+
+    python tests/benchmarks/sharding.py --dir /data/scratch
+
+Writes a checkpoint with matrices of the released sizes and random bytes, then copies and shards it in turn. Both count
+until the bytes are on the disk: `cp` is followed by `sync` of its files, and shard-weights syncs every file itself.
+Page caches are warm for both. Printed are medians, gigabytes (10^9 bytes) a second, and the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from specdecode.core.checkpoint.sharding.layout import Layout, Strategy
+from specdecode.core.checkpoint.sharding.plan import make_plan
+from specdecode.core.checkpoint.sharding.source import open_source
+from specdecode.core.checkpoint.sharding.writer import shard
+from tests.support.hollow import few_layers, write_hollow_checkpoint
+
+PIECE = 1 << 20
+FILES = 4
+
+
+class Nobody:
+    """A watcher that does not look."""
+
+    def begin(self, nbytes: int, done: int) -> None: ...
+
+    def advance(self, nbytes: int) -> None: ...
+
+    def note(self, message: str) -> None: ...
+
+
+def fill(path: Path) -> None:
+    """Random bytes in place of the holes behind the header; a pattern would let a disk compress them."""
+    with path.open("r+b") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        file.seek(start)
+        for at in range(start, path.stat().st_size, PIECE):
+            file.write(os.urandom(min(PIECE, path.stat().st_size - at)))
+
+
+def timed(work: Callable[[], object], target: Path) -> float:
+    """Seconds of `work`, which writes `target`; afterwards it is removed."""
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["sync", "-f", str(target.parent)], check=True)
+    start = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - start
+    shutil.rmtree(target)
+    return seconds
+
+
+def copy(model: Path, target: Path, *, on_disk: bool) -> None:
+    subprocess.run(["cp", "-r", str(model), str(target)], check=True)
+    if on_disk:
+        subprocess.run(["sync", *map(str, target.iterdir())], check=True)
+
+
+def cut(model: Path, target: Path, layout: Layout) -> None:
+    source = open_source(model)
+    shard(source, make_plan(source.config, source.tensors, layout).placements, layout, target, Nobody())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, help="a folder on the disk to measure; default: the temporary folder")
+    parser.add_argument("--experts", type=int, default=8, help="routed experts a layer, 0.13 GB each over all layers")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="sharding-") as scratch:
+        model, target = Path(scratch) / "model", Path(scratch) / "out"
+        model.mkdir()
+        experts = {"n_routed_experts": options.experts, "dspark_n_routed_experts": options.experts}
+        write_hollow_checkpoint(model, few_layers(**experts), files=FILES)
+        for path in sorted(model.glob("*.safetensors")):
+            fill(path)
+        size = sum(path.stat().st_size for path in model.iterdir())
+        arms: dict[str, Callable[[], object]] = {
+            "cp, then sync": lambda: copy(model, target, on_disk=True),
+            "cp alone": lambda: copy(model, target, on_disk=False),
+        }
+        for strategy, ranks in ((Strategy.TENSOR, 8), (Strategy.EXPERT, 8)):
+            layout = Layout(strategy=strategy, ranks=ranks)
+            arms[f"shard-weights {layout}"] = lambda layout=layout: cut(model, target, layout)  # type: ignore[misc]
+        times: dict[str, list[float]] = {name: [] for name in arms}
+        for _ in range(options.rounds):
+            for name, work in arms.items():
+                times[name].append(timed(work, target))
+    report(size, times)
+
+
+def report(size: int, times: dict[str, list[float]]) -> None:
+    """One line an arm; the ratio is to the first."""
+    base = statistics.median(next(iter(times.values())))
+    print(f"{size:,} bytes in {FILES} files, {len(next(iter(times.values())))} rounds, {os.cpu_count()} cores")
+    print(f"{'':22} {'median s':>9} {'GB/s':>6} {'of cp, then sync':>17}   all, s")
+    for name, seconds in times.items():
+        median = statistics.median(seconds)
+        every = " ".join(f"{second:.2f}" for second in seconds)
+        print(f"{name:22} {median:9.2f} {size / median / 1e9:6.2f} {100 * base / median:15.0f} %   {every}")
+
+
+if __name__ == "__main__":
+    main()
