@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdecode.cli.output import Output
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Bar:
     """The `Watcher` of a run; nothing is shown with --quiet."""
 
-    def __init__(self, output: Output, *, terminal: Callable[[], bool] = sys.stderr.isatty) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
-        self._shown = terminal() and not output.quiet
+        self._shown = sys.stderr.isatty() and not output.quiet
         self._bar: Any = None
 
     def __enter__(self) -> Bar:
