@@ -35,7 +35,15 @@ def plan_lines(model: str, plan: Plan, caches: Caches) -> Iterator[str]:
 
 def _family_table(devices: Sequence[Device], plan: Plan) -> Iterator[str]:
     device = devices[0]
-    rows: list[Sequence[str]] = [("family", "split", "replicated", f"on {_ranks(devices)}", "whole model")]
+    rows: list[Sequence[str]] = [
+        (
+            "family",
+            "split",
+            "replicated",
+            "a device" if len(devices) == plan.layout.ranks else f"rank {_ranks(devices)}",
+            "whole model",
+        )
+    ]
     for family in FAMILIES:
         if plan.whole[family] and family != ENGRAM_TABLES:
             share = device.families[family]
@@ -61,7 +69,7 @@ def _memory(plan: Plan, caches: Caches) -> Iterator[str]:
         f"caches of a device: {caches.allocated:,} bytes for {caches.sequences} × {caches.context:,} tokens, as this "
         f"program allocates them (float32 pages); in the released formats {caches.compact:,}"
     )
-    yield f"a device needs {needed:,} bytes of weights and caches, of which at most {100 * USABLE:.0f} % of its memory:"
+    yield f"a device needs {needed:,} bytes of weights and caches, and fits where they are at most {100 * USABLE:.0f} %:"
     width = max(len(fit.name) for fit in fits(0))
     for fit in fits(needed):
         verdict = "fits" if fit.fits else "does not fit"
@@ -119,7 +127,7 @@ def _alike(devices: Sequence[Device]) -> list[list[Device]]:
 
 def _ranks(devices: Sequence[Device]) -> str:
     first, last = devices[0].rank, devices[-1].rank
-    return f"rank {first}" if first == last else f"each of {first}–{last}"
+    return f"{first}" if first == last else f"{first}–{last}"
 
 
 def _devices(count: int) -> str:

@@ -13,6 +13,7 @@ from specdecode.cli.shard_plan import plan_document, plan_lines
 from specdecode.core.checkpoint.locate import locate_model
 from specdecode.core.checkpoint.sharding.inputs import PlanInput, plan_input
 from specdecode.core.checkpoint.sharding.layout import Layout, Strategy
+from specdecode.core.checkpoint.sharding.manifest import MANIFEST
 from specdecode.core.checkpoint.sharding.memory import plan_caches
 from specdecode.core.checkpoint.sharding.merge import merge
 from specdecode.core.checkpoint.sharding.plan import Plan, make_plan
@@ -76,29 +77,34 @@ def _planning_options(request: Request) -> list[str]:
 def _shard(request: Request, output: Output, bar: Bar) -> Document:
     preset = sharding_preset(request.model)
     layouts = _layouts(request, preset)
+    if not request.dry_run:
+        _check_writing(request, layouts)
     found = plan_input(request.model)
-    plans = [make_plan(found.config, found.tensors, layout) for layout in layouts]
-    document: Document = {"model": request.model, "plans": []}
-    planned = []
-    for number, plan in enumerate(plans):
-        caches = plan_caches(found.config.text_config, plan.layout, **_load(request, preset, found))
+    if found.source is None and not request.dry_run:
+        raise CheckpointError(f"{found.path} has no weights to cut, only a configuration. See the plan with --dry-run.")
+    load = _load(request, preset, found)
+    document: Document = {"model": request.model, "plans": (planned := [])}
+    for number, layout in enumerate(layouts):
+        plan = make_plan(found.config, found.tensors, layout)
+        caches = plan_caches(found.config.text_config, layout, **load)
         planned.append(plan_document(plan, caches))
         if not output.as_json:
             output.text("\n" * bool(number) + "\n".join(plan_lines(request.model, plan, caches)) + "\n")
-    document["plans"] = planned
-    if request.dry_run:
-        return document
-    source, out = _writable(request, plans, found)
+    if found.source and request.out and not request.dry_run:
+        document |= _write(request, found.source, request.out, plan, output, bar)
+    return document
+
+
+def _write(request: Request, source: Source, out: Path, plan: Plan, output: Output, bar: Bar) -> Document:
     if source.stray:
         output.note(f"left out: {', '.join(source.stray)}, which the index of {source.path} does not name")
-    written = shard(source, plans[0].placements, plans[0].layout, out, bar)
-    _say(output, f"{out}: {_count(written)}; SHA-256 of each in sharding/manifest.json", bar)
-    document["written"] = asdict(written)
-    if request.verify:
-        verify(open_sharded(out), source.path, bar)
-        _say(output, _verified(source.path), bar)
-        document["verified"] = True
-    return document
+    written = shard(source, plan.placements, plan.layout, out, bar)
+    _say(output, f"{out}: {_count(written)}; SHA-256 of each in {MANIFEST}", bar)
+    if not request.verify:
+        return {"written": asdict(written)}
+    verify(open_sharded(out), source.path, bar)
+    _say(output, _verified(source.path), bar)
+    return {"written": asdict(written), "verified": True}
 
 
 def _verify(request: Request, planning: list[str], output: Output, bar: Bar) -> Document:
@@ -150,20 +156,13 @@ def _load(request: Request, preset: ShardingPreset | None, found: PlanInput) -> 
     return {"context": context, "batch": request.batch_size or (preset.batch_size if preset else 1)}
 
 
-def _writable(request: Request, plans: list[Plan], found: PlanInput) -> tuple[Source, Path]:
-    """What is needed to write.
-
-    Raises:
-        UsageError: OUT or the layout is open. CheckpointError: there are no weights.
-    """
+def _check_writing(request: Request, layouts: list[Layout]) -> None:
+    """Refuse to write without a folder or with several layouts."""
+    if len(layouts) > 1:
+        names = " or ".join(map(str, layouts))
+        raise UsageError(f"{request.model} plans several layouts. Choose one: {names}; or see all with --dry-run.")
     if request.out is None:
         raise UsageError("Name OUT, the folder to write, or see the plan alone with --dry-run.")
-    if len(plans) > 1:
-        names = " or ".join(str(plan.layout) for plan in plans)
-        raise UsageError(f"{request.model} plans several layouts. Choose one: {names}.")
-    if found.source is None:
-        raise CheckpointError(f"{found.path} has no weights to cut, only a configuration. See the plan with --dry-run.")
-    return found.source, request.out
 
 
 def _say(output: Output, line: str, bar: Bar) -> None:

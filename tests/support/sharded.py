@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
@@ -11,6 +14,8 @@ from typer.testing import CliRunner, Result
 from specdecode.cli.app import make_app
 from tests.support.tiny import CONFIG, write_checkpoint
 
+FIRST, SECOND, THIRD = (f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3))
+PART = "model-rank-1-of-2-00002.safetensors"
 _DIVISIBLE = {
     "vocab_size": 268,
     "moe_intermediate_size": 128,
@@ -63,3 +68,30 @@ def truncate(path: Path, by: int = 1) -> None:
     """Cut bytes off the end."""
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - by)
+
+
+def edit_json(path: Path, change: Callable[[dict], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A model, a sharded copy of it, and a free name."""
+
+    model: Path
+    sharded: Path
+    out: Path
+
+
+def cut(p: Place) -> tuple[object, ...]:
+    return p.model, p.out, "--tp", 2
+
+
+def check(p: Place) -> tuple[object, ...]:
+    return p.sharded, "--verify"
+
+
+def merged(p: Place) -> tuple[object, ...]:
+    return p.sharded, p.out, "--merge"

@@ -116,8 +116,8 @@ class Reader:
                 data += more
         if len(data) < size:
             raise CheckpointError(
-                f"{self._path} became shorter while it was read: {size - len(data)} bytes are missing. Is something "
-                "still writing it? Run the command again when it is whole."
+                f"{self._path} became shorter while it was read: at least {size - len(data)} bytes are missing. Is "
+                "something still writing it? Run the command again when it is whole."
             )
         return data
 

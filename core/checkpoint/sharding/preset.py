@@ -45,6 +45,8 @@ def read_sharding_preset(path: Path) -> ShardingPreset | None:
         if unknown:
             raise ValueError(f"unknown key {min(unknown)}")
         layouts = tuple(_layout(item) for item in section["layouts"])
+        if not layouts:
+            raise ValueError("no layouts")
         return ShardingPreset(
             layouts=layouts, context=_count(section["context"]), batch_size=_count(section["batch-size"])
         )

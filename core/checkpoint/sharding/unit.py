@@ -118,6 +118,10 @@ class OpenUnit:
             sync_folder(self.folder / FOLDER)
             return Unit(header=self._record(*self.header), parts=tuple(self._record(*part) for part in self.parts))
 
+    def drop(self) -> None:
+        """Remove the temporary files."""
+        self.cleanup.close()
+
     def _record(self, file: PartialFile, digest: Digest) -> Record:
         name = str(file.path.relative_to(self.folder))
         return Record(name=name, nbytes=file.size, sha256=digest.hex())

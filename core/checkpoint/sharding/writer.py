@@ -104,8 +104,12 @@ def shard(source: Source, placements: Mapping[str, Placement], layout: Layout, o
                 hasher=hasher,
                 advance=watcher.advance,
             )
-            if finishing:
-                finishing.result()
+            try:
+                if finishing:
+                    finishing.result()
+            except BaseException:
+                unit.drop()
+                raise
             finishing = finisher.submit(journal.finish, unit)
             watcher.note(f"{file.path.name}: cut, {number} of {len(source.files)}")
         if finishing:

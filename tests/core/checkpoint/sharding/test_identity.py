@@ -27,7 +27,7 @@ from specdecode.core.checkpoint.sharding.merge import merge
 from specdecode.core.checkpoint.sharding.rejoin import open_sharded
 from specdecode.core.checkpoint.sharding.source import Source, source_file
 from specdecode.core.checkpoint.sharding.writer import shard
-from specdecode.core.checkpoint.slices import Axis, slice_name
+from specdecode.core.checkpoint.slices import Axis
 from specdecode.core.errors import CheckpointError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from tests.support.sharded import digests, divisible_config, shard_weights, write_divisible
@@ -234,7 +234,7 @@ def generated(model: Path) -> list[int]:
     command = [sys.executable, "-m", "specdecode.cli", "generate", "-p", "And it came to pass", "--json", "--quiet"]
     arguments = ["--max-tokens", "24", "--model", str(model)]
     output = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
-    tokens: list[int] = json.loads(output)["results"][0]["token_ids"]
+    tokens: list[int] = json.loads(output)["results"][0]["tokens"]
     assert len(tokens) == 24
     return tokens
 

@@ -180,6 +180,7 @@ def test_half_a_terabyte_of_files_is_planned_in_seconds(tmp_path):
         "shard-weights: {layouts: [{tp: 0}], context: 4, batch-size: 1}",
         "shard-weights: {layouts: [{tp: 8, ep: 8}], context: 4, batch-size: 1}",
         "shard-weights: {layouts: [], context: 4, batch-size: 1, batch: 2}",
+        "shard-weights: {layouts: [], context: 4, batch-size: 1}",
         "shard-weights: 3",
         "- 1",
         "{",
