@@ -65,11 +65,11 @@ def _rank_table(plan: Plan) -> Iterator[str]:
 
 def _memory(plan: Plan, caches: Caches) -> Iterator[str]:
     needed = _needed(plan, caches)
-    yield (
-        f"caches of a device: {caches.allocated:,} bytes for {caches.sequences} × {caches.context:,} tokens, as this "
-        f"program allocates them (float32 pages); in the released formats {caches.compact:,}"
-    )
-    yield f"a device needs {needed:,} bytes of weights and caches, and fits where they are at most {100 * USABLE:.0f} %:"
+    load = f"{caches.sequences} × {caches.context:,} tokens"
+    yield f"caches of a device: {caches.allocated:,} bytes for {load}, as this program allocates them (float32 pages)"
+    yield f"  in the released number formats: {caches.compact:,}"
+    limit = f"{100 * USABLE:.0f} %"
+    yield f"a device needs {needed:,} bytes of weights and caches, and fits where they are at most {limit}:"
     width = max(len(fit.name) for fit in fits(0))
     for fit in fits(needed):
         verdict = "fits" if fit.fits else "does not fit"

@@ -45,7 +45,8 @@ rank      split  replicated      bytes        largest tensor
 
 adds up: 9,749,792 split + 3,914,832 replicated + 1,262,448 Engram tables = 14,927,072
 host memory: 1,262,448 bytes of Engram tables, stored once for all ranks
-caches of a device: 10,171,392 bytes for 1 × 2,048 tokens, as this program allocates them (float32 pages); in the released formats 280,448
+caches of a device: 10,171,392 bytes for 1 × 2,048 tokens, as this program allocates them (float32 pages)
+  in the released number formats: 280,448
 a device needs 18,961,120 bytes of weights and caches, and fits where they are at most 90 %:
   H100     80 GB  fits, 0 %
   H200    141 GB  fits, 0 %
