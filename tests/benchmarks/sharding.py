@@ -29,7 +29,7 @@ from specdecode.core.checkpoint.sharding.writer import shard
 from tests.support.hollow import few_layers, write_hollow_checkpoint
 
 PIECE = 1 << 20
-FILES = 4
+FILES = 12
 
 
 class Nobody:

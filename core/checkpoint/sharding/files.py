@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -162,8 +162,8 @@ def check_space(folder: Path, needed: int) -> None:
         )
 
 
-def remove_partial(folder: Path) -> None:
-    """Remove what an interrupted run left under temporary names."""
+def remove_partial(folder: Path, names: Iterable[str]) -> None:
+    """Remove what an interrupted run left of these files, which are named relative to the folder."""
     with writing(folder):
-        for path in folder.rglob(f"*{PARTIAL}"):
-            path.unlink()
+        for name in names:
+            (folder / f"{name}{PARTIAL}").unlink(missing_ok=True)

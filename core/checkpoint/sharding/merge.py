@@ -37,7 +37,7 @@ def merge(sharded: Sharded, out: Path, watcher: Watcher) -> Written:
     check_space(out, left + copied + (manifest.index.nbytes if manifest.index else 0))
     check_small(sharded)
     if out.exists():
-        remove_partial(out)
+        remove_partial(out, _names(manifest))
     total = sum(origin.nbytes for origin in manifest.origins)
     watcher.begin(total, total - left)
     with Hasher() as hasher:
@@ -65,10 +65,16 @@ def _merge_unit(sharded: Sharded, origin: Origin, unit: Unit, out: Path, hasher:
         raise
 
 
+def _names(manifest: Manifest) -> list[str]:
+    """Every file that a merge writes."""
+    originals = [origin.name for origin in manifest.origins]
+    return [*originals, *(record.name for record in manifest.copies), INDEX_FILE]
+
+
 def _there(out: Path, manifest: Manifest) -> set[str]:
     """Original shards that an earlier run wrote whole; anything else in the folder is refused."""
     sizes = {origin.name: origin.nbytes for origin in manifest.origins}
-    known = {INDEX_FILE, *(record.name for record in manifest.copies)}
+    known = {*_names(manifest), *(f"{name}{PARTIAL}" for name in _names(manifest))} - sizes.keys()
     done = set()
     with reading(out):
         files = [path for path in out.rglob("*") if path.is_file()] if out.exists() else []
@@ -76,6 +82,6 @@ def _there(out: Path, manifest: Manifest) -> set[str]:
         name = str(path.relative_to(out))
         if sizes.get(name) == path.stat().st_size:
             done.add(name)
-        elif name not in known and path.suffix != PARTIAL:
+        elif name not in known:
             raise UsageError(f"{out} holds {name}, which is not what this merge writes. Name an empty folder.")
     return done

@@ -7,7 +7,7 @@ one, so that an unfinished folder is no checkpoint, and the manifest last.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from specdecode.core.checkpoint.sharding.files import (
     writing,
 )
 from specdecode.core.checkpoint.sharding.hashing import CHUNK, Hasher
-from specdecode.core.checkpoint.sharding.layout import Layout, Placement
+from specdecode.core.checkpoint.sharding.layout import Layout, Placement, file_name, labels
 from specdecode.core.checkpoint.sharding.manifest import (
     FOLDER,
     JOURNAL,
@@ -34,6 +34,7 @@ from specdecode.core.checkpoint.sharding.manifest import (
     Manifest,
     Origin,
     Record,
+    header_name,
     read_manifest,
 )
 from specdecode.core.checkpoint.sharding.source import Source
@@ -85,7 +86,7 @@ def shard(source: Source, placements: Mapping[str, Placement], layout: Layout, o
     if (out / MANIFEST).exists():
         return _written(manifest, resumed)
     _check_room(source, placements, layout, out, resumed)
-    remove_partial(out)
+    remove_partial(out, _names(source, placements, layout))
     write_whole(out / JOURNAL, manifest.to_json())
     total = sum(file.size for file in source.files)
     watcher.begin(total, sum(file.size for file in source.files[:resumed]))
@@ -122,6 +123,7 @@ def shard(source: Source, placements: Mapping[str, Placement], layout: Layout, o
     with writing(out):
         (out / JOURNAL).unlink()
     sync_folder(out / FOLDER)
+    sync_folder(out)
     return _written(manifest, resumed)
 
 
@@ -166,13 +168,13 @@ def _begun(out: Path, fresh: Manifest) -> Manifest:
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file. Name a folder that is empty or not there yet.")
     with reading(out):
-        there = [path for path in out.rglob("*") if path.is_file() and path.suffix != PARTIAL] if out.exists() else []
-    if not there:
+        there = [path for path in out.rglob("*") if path.is_file()] if out.exists() else []
+    if not there or there == [out / f"{JOURNAL}{PARTIAL}"]:  # the journal is the first file of all
         return fresh
     path = next((out / name for name in (MANIFEST, JOURNAL) if (out / name).exists()), None)
     if path is None:
         raise UsageError(
-            f"{out} holds files that shard-weights did not write, {there[0].name} say. Name an empty folder."
+            f"{out} holds files that shard-weights did not write, such as {there[0].name}. Name an empty folder."
         )
     found = read_manifest(path)
     if found.layout != fresh.layout:
@@ -196,6 +198,16 @@ def _begun(out: Path, fresh: Manifest) -> Manifest:
             f"{out} --verify, and remove the folder to make it anew."
         )
     return replace(found, units=tuple(units))
+
+
+def _names(source: Source, placements: Mapping[str, Placement], layout: Layout) -> Iterator[str]:
+    """Every file that a run may leave under a temporary name."""
+    for number, file in enumerate(source.files, start=1):
+        yield header_name(file.path.name)
+        used = {label for name in file.tensors for label in labels(placements[name], layout)}
+        yield from (file_name(label, number) for label in used)
+    yield from map(str, source.copies)
+    yield from (INDEX_FILE, ORIGINAL_INDEX, MANIFEST, JOURNAL)
 
 
 def _has(out: Path, record: Record) -> bool:
