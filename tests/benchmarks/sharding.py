@@ -4,7 +4,9 @@
 
 Writes a checkpoint with matrices of the released sizes and random bytes, then copies and shards it in turn. Both count
 until the bytes are on the disk: `cp` is followed by `sync` of its files, and shard-weights syncs every file itself.
-Page caches are warm for both. Printed are medians, gigabytes (10^9 bytes) a second, and the ratio.
+Page caches are warm for both. Printed are medians, gigabytes (10^9 bytes) a second, the ratio, processor seconds, and
+how many cores others (the kernel's writing too) kept busy meanwhile: shard-weights needs two cores for itself, one to
+copy and one to hash.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -26,6 +29,7 @@ from specdecode.core.checkpoint.sharding.layout import Layout, Strategy
 from specdecode.core.checkpoint.sharding.plan import make_plan
 from specdecode.core.checkpoint.sharding.source import open_source
 from specdecode.core.checkpoint.sharding.writer import shard
+from tests.benchmarks.spread import busy_seconds
 from tests.support.hollow import few_layers, write_hollow_checkpoint
 
 PIECE = 1 << 20
@@ -51,15 +55,31 @@ def fill(path: Path) -> None:
             file.write(os.urandom(min(PIECE, path.stat().st_size - at)))
 
 
-def timed(work: Callable[[], object], target: Path) -> float:
-    """Seconds of `work`, which writes `target`; afterwards it is removed."""
+@dataclass(frozen=True, kw_only=True)
+class Time:
+    """One run: seconds, processor seconds of it and its children, and cores that others kept busy."""
+
+    seconds: float
+    processor: float
+    others: float
+
+
+def processor_seconds() -> float:
+    """Of this process and its children so far."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def timed(work: Callable[[], object], target: Path) -> Time:
+    """Run `work`, which writes `target`; afterwards it is removed."""
     shutil.rmtree(target, ignore_errors=True)
     subprocess.run(["sync", "-f", str(target.parent)], check=True)
-    start = time.perf_counter()
+    start, own, busy = time.perf_counter(), processor_seconds(), busy_seconds()
     work()
-    seconds = time.perf_counter() - start
+    seconds, used = time.perf_counter() - start, processor_seconds() - own
+    others = max(0.0, busy_seconds() - busy - used) / seconds
     shutil.rmtree(target)
-    return seconds
+    return Time(seconds=seconds, processor=used, others=others)
 
 
 def copy(model: Path, target: Path, *, on_disk: bool) -> None:
@@ -94,22 +114,26 @@ def main() -> None:
         for strategy, ranks in ((Strategy.TENSOR, 8), (Strategy.EXPERT, 8)):
             layout = Layout(strategy=strategy, ranks=ranks)
             arms[f"shard-weights {layout}"] = lambda layout=layout: cut(model, target, layout)  # type: ignore[misc]
-        times: dict[str, list[float]] = {name: [] for name in arms}
+        times: dict[str, list[Time]] = {name: [] for name in arms}
         for _ in range(options.rounds):
             for name, work in arms.items():
                 times[name].append(timed(work, target))
     report(size, times)
 
 
-def report(size: int, times: dict[str, list[float]]) -> None:
+def report(size: int, times: dict[str, list[Time]]) -> None:
     """One line an arm; the ratio is to the first."""
-    base = statistics.median(next(iter(times.values())))
+    base = statistics.median(time.seconds for time in next(iter(times.values())))
     print(f"{size:,} bytes in {FILES} files, {len(next(iter(times.values())))} rounds, {os.cpu_count()} cores")
-    print(f"{'':22} {'median s':>9} {'GB/s':>6} {'of cp, then sync':>17}   all, s")
-    for name, seconds in times.items():
-        median = statistics.median(seconds)
-        every = " ".join(f"{second:.2f}" for second in seconds)
-        print(f"{name:22} {median:9.2f} {size / median / 1e9:6.2f} {100 * base / median:15.0f} %   {every}")
+    print(f"{'':22} {'median s':>9} {'GB/s':>6} {'of cp, then sync':>17} {'CPU s':>6} {'others':>7}   all, s")
+    for name, runs in times.items():
+        median = statistics.median(run.seconds for run in runs)
+        processor, others = (statistics.median(getattr(run, key) for run in runs) for key in ("processor", "others"))
+        every = " ".join(f"{run.seconds:.2f}" for run in runs)
+        share = f"{100 * base / median:.0f} %"
+        print(
+            f"{name:22} {median:9.2f} {size / median / 1e9:6.2f} {share:>17} {processor:6.1f} {others:7.1f}   {every}"
+        )
 
 
 if __name__ == "__main__":
