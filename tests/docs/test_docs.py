@@ -23,6 +23,7 @@ IN_CI = (
     "python -m pytest",
     "python examples/build_graphs.py",
     "python tests/benchmarks/first.py",
+    "python tests/benchmarks/sharding.py",
     ".ci/run",
 )
 # A server does not end; tests/max_arch runs it.
@@ -97,11 +98,32 @@ def test_named_files_exist(document):
         assert list(ROOT.glob(name.rstrip("/"))), name
 
 
-def test_every_option_of_generate_is_documented():
-    text = (ROOT / "docs" / "generate.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("command", ["generate", "shard-weights"])
+def test_every_option_is_documented(command):
+    text = (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| (?:`-\w`, )?`(--[a-z-]+)", text, flags=re.MULTILINE))
-    page = CliRunner().invoke(make_app(panels=False), ["generate", "--help"], env={"COLUMNS": "120"}).stdout
+    page = CliRunner().invoke(make_app(panels=False), [command, "--help"], env={"COLUMNS": "120"}).stdout
     assert documented == set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, flags=re.MULTILINE))
+
+
+def test_the_table_of_the_released_plan_is_what_the_command_says():
+    plans = {}
+    for layout in ("--tp", "--ep"):
+        arguments = ["shard-weights", "deepseek-v4.1-flash", "--dry-run", "--json", layout, "8"]
+        (plans[layout],) = json.loads(CliRunner().invoke(make_app(panels=False), arguments).stdout)["plans"]
+    rows = [
+        ("split over the devices", lambda plan: plan["split"]),
+        ("replicated on each of them", lambda plan: plan["replicated"]),
+        ("Engram tables, in the host's memory, once", lambda plan: plan["host"]),
+        ("weights of a device", lambda plan: plan["devices"][0]["bytes"]),
+        ("caches of a device, 8 sequences of 65,536 tokens over all", lambda plan: plan["caches"]["allocated"]),
+    ]
+    text = (ROOT / "docs" / "shard-weights.md").read_text(encoding="utf-8")
+    for title, figure in rows:
+        assert f"| {title} | {figure(plans['--tp']):,} | {figure(plans['--ep']):,} |" in text
+    fitting = {layout: [fit["device"] for fit in plan["fits"] if fit["fits"]] for layout, plan in plans.items()}
+    assert fitting["--tp"][:3] == ["H200", "B200", "MI300X"]
+    assert fitting["--ep"][0] == "H100"
 
 
 def test_every_exit_code_is_documented():
