@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specdecode.cli import inspect_inputs
+from specdecode.cli import inspect_inputs, serve_local
 from specdecode.cli.generate import EXAMPLES, HELP, generate
 from specdecode.cli.program import Program
 
@@ -31,6 +31,8 @@ def make_app(*, panels: bool = True) -> typer.Typer:
     app.command(help=HELP, epilog=EXAMPLES)(generate)
     command = app.command("inspect-inputs", help=inspect_inputs.HELP, epilog=inspect_inputs.EXAMPLES)
     command(inspect_inputs.inspect_inputs)
+    command = app.command("serve-local", help=serve_local.HELP, epilog=serve_local.EXAMPLES)
+    command(serve_local.serve_local)
     return app
 
 

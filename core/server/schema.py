@@ -1,0 +1,97 @@
+"""Bodies of requests: what has a type is checked here; what options may be is said by `core/text/row_options.py`.
+
+Keys that are not named here are options of engines (`top_k`, `guided_regex` and so on), or refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+_OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+Texts = str | Annotated[list[str], Field(max_length=64)]
+
+
+class StreamOptions(BaseModel):
+    """How to stream.
+
+    Attributes:
+        include_usage: end with a chunk that holds the usage.
+        include_trace: say of each token whether it was an accepted draft, a correction or a bonus.
+    """
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    include_usage: bool | None = None
+    include_trace: bool | None = None
+
+
+class Sampling(BaseModel):
+    """What both kinds of requests share.
+
+    Attributes:
+        model: the name of the served model, which may be left out.
+        draft_tokens: the most drafts a round for this request; 0 turns speculation off. It never changes the answer.
+        seed: key of the draws; without one the server draws it and says it in the answer.
+    """
+
+    model_config = _OPEN
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: Texts | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, float] | None = None
+    response_format: dict[str, JsonValue] | None = None
+    draft_tokens: Annotated[int, Field(ge=0)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class CompletionRequest(Sampling):
+    """A body of /v1/completions: one or more texts, or token ids, to continue."""
+
+    prompt: Annotated[
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[Token], Field(min_length=1)]
+        | Annotated[list[Annotated[list[Token], Field(min_length=1)]], Field(min_length=1)],
+        Field(description="A text, token ids, or a list of either."),
+    ]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+def _without_nulls(messages: object) -> object:
+    """Clients send answers back with every field that they know of."""
+    if not isinstance(messages, list):
+        return messages
+    return [{k: v for k, v in m.items() if v is not None} if isinstance(m, dict) else m for m in messages]
+
+
+class ChatRequest(Sampling):
+    """A body of /v1/chat/completions: a conversation to answer."""
+
+    messages: Annotated[
+        list[dict[str, JsonValue]],
+        Field(min_length=1, description="As in OpenAI's API, texts only; null fields are left out."),
+        BeforeValidator(_without_nulls),
+    ]
+    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: list[dict[str, JsonValue]] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    reasoning_effort: str | int | None = None
+
+
+def options(body: Sampling) -> dict[str, Any]:
+    """What a body says, without what is null and without the model and how to stream."""
+    said = body.model_dump(exclude_unset=True, exclude_none=True)
+    return {key: value for key, value in said.items() if key not in ("model", "stream", "stream_options")}
