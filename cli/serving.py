@@ -64,7 +64,6 @@ def serve(settings: Settings, serving: Serving) -> ExitCode:
     with Output(quiet=settings.quiet) as output:
         plan = _plan(settings, serving)
         with bind(serving.host, serving.port) as listening:
-            output.note(f"{url(listening)} is open; requests are answered once the model is loaded")
             life, address = _life(settings, serving, plan, output), url(listening)
             life.ready = lambda: output.text(f"{address}\n")
             return life.run(listening)
@@ -123,9 +122,16 @@ def _life(settings: Settings, serving: Serving, plan: Plan, output: Output) -> L
         app=make_app(server),
         runner=runner,
         load=lambda: _load(settings, plan, runner, output),
+        prepare=_import_max,
         drain=serving.drain,
         note=output.note,
     )
+
+
+def _import_max() -> None:
+    """MAX enters a context where it is imported, and leaves it in the main thread at exit."""
+    import max.engine
+    import max.graph  # noqa: F401
 
 
 def _load(settings: Settings, plan: Plan, runner: Runner, output: Output) -> Loaded:

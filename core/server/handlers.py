@@ -68,6 +68,9 @@ def _invalid(errors: Sequence[Any]) -> ApiError:
         return ApiError(400, f"The body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}.")
     if not place:
         return ApiError(400, "The body must be a JSON object, sent as application/json.")
+    if place[0] == "prompt" and first["type"] != "missing":
+        message = "prompt must be a text, a list of texts, token ids, or a list of those; none of the lists empty."
+        return ApiError(400, message, param="prompt")
     return ApiError(400, f"{'.'.join(place)}: {first['msg'][:1].lower()}{first['msg'][1:]}.", param=place[0])
 
 

@@ -1,15 +1,15 @@
-"""Bodies of requests: what has a type is checked here; what options may be is said by `core/text/row_options.py`.
+"""Bodies of requests: types are checked here; what options mean together is said by `core/text/row_options.py`.
 
-Keys that are not named here are options of engines (`top_k`, `guided_regex` and so on), or refused.
+Other keys pass: they are further names of these options, say nothing, or are refused there by their names.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 
-_OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+_OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False})
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Texts = str | Annotated[list[str], Field(max_length=64)]
 
@@ -50,6 +50,17 @@ class Sampling(BaseModel):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, float] | None = None
     response_format: dict[str, JsonValue] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.001, le=1000)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    stop_token_ids: list[Token] | None = None
+    ignore_eos: bool | None = None
+    guided_regex: Annotated[str, Field(min_length=1)] | None = None
+    guided_grammar: Annotated[str, Field(min_length=1)] | None = None
+    guided_choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
+    user: str | None = None
+    metadata: dict[str, JsonValue] | None = None
     draft_tokens: Annotated[int, Field(ge=0)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -68,6 +79,19 @@ class CompletionRequest(Sampling):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
 
+_MESSAGE: dict[str, JsonValue] = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"type": ["string", "null"], "description": "A text; a list of text parts is taken, too."},
+        "reasoning_content": {"type": ["string", "null"]},
+        "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
+        "tool_call_id": {"type": ["string", "null"]},
+    },
+}
+
+
 def _without_nulls(messages: object) -> object:
     """Clients send answers back with every field that they know of."""
     if not isinstance(messages, list):
@@ -80,8 +104,9 @@ class ChatRequest(Sampling):
 
     messages: Annotated[
         list[dict[str, JsonValue]],
-        Field(min_length=1, description="As in OpenAI's API, texts only; null fields are left out."),
+        Field(min_length=1),
         BeforeValidator(_without_nulls),
+        WithJsonSchema({"type": "array", "minItems": 1, "items": _MESSAGE}),
     ]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None

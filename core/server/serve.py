@@ -63,6 +63,7 @@ class Life:
 
     Attributes:
         drain: seconds that requests have to finish once a signal has come.
+        prepare: called in the main thread once the port answers, before anything is loaded.
         ready: called when requests are answered. note: told what happens.
     """
 
@@ -71,6 +72,7 @@ class Life:
     load: Callable[[], Loaded]
     drain: float
     note: Callable[[str], None]
+    prepare: Callable[[], None] = lambda: None
     ready: Callable[[], None] = lambda: None
     _signals: int = 0
     _last: int = 0
@@ -90,6 +92,8 @@ class Life:
         web = threading.Thread(target=http.run, kwargs={"sockets": [listening]}, daemon=True, name="http")
         with self._handlers():
             web.start()
+            self.note(f"{url(listening)} is open; requests are answered once the model is loaded")
+            self.prepare()
             engine.start()
             self._wait(engine)
             ended_early = not engine.is_alive()

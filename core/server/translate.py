@@ -95,7 +95,7 @@ class Translator:
 
     def _ids(self, given: str | list[int]) -> list[int]:
         if isinstance(given, str):
-            text = Prompt(text=given, origin="the prompt")
+            text = Prompt(text=given, origin="The prompt")
             return self._refused(Dialogue(text, self.tokenizer, chat=False).ids)
         beyond = next((token for token in given if token >= self.tokenizer.vocab_size), None)
         if beyond is not None:
@@ -109,7 +109,7 @@ class Translator:
         body = {key: value for key, value in said.items() if key != "draft_tokens"}
         try:
             json.dumps(said, ensure_ascii=False).encode()
-            return parse_row({"custom_id": "request", "url": url, "body": body}, "the request")
+            return parse_row({"custom_id": "request", "url": url, "body": body}, "The request")
         except (UnicodeEncodeError, RecursionError):
             raise ApiError(400, "The body is nested too deeply, or holds half of a surrogate pair.") from None
         except RowError as error:
