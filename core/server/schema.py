@@ -10,7 +10,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 
 _OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False})
-Token = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+def _whole(value: object) -> object:
+    """JSON does not tell 3.0 from 3."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Token = Annotated[Whole, Field(ge=0, lt=2**31)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Texts = str | Annotated[list[str], Field(max_length=64)]
 
 
@@ -40,20 +49,20 @@ class Sampling(BaseModel):
     model_config = _OPEN
 
     model: str | None = None
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=128)] | None = None
     stop: Texts | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    seed: Annotated[Whole, Field(ge=0, lt=2**64)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, float] | None = None
     response_format: dict[str, JsonValue] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.001, le=1000)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
     stop_token_ids: list[Token] | None = None
     ignore_eos: bool | None = None
     guided_regex: Annotated[str, Field(min_length=1)] | None = None
@@ -61,7 +70,7 @@ class Sampling(BaseModel):
     guided_choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
     user: str | None = None
     metadata: dict[str, JsonValue] | None = None
-    draft_tokens: Annotated[int, Field(ge=0)] | None = None
+    draft_tokens: Annotated[Whole, Field(ge=0)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -76,19 +85,41 @@ class CompletionRequest(Sampling):
         | Annotated[list[Annotated[list[Token], Field(min_length=1)]], Field(min_length=1)],
         Field(description="A text, token ids, or a list of either."),
     ]
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
 
 
-_MESSAGE: dict[str, JsonValue] = {
+_TEXT: dict[str, JsonValue] = {"type": "string", "description": "A list of text parts is taken, too."}
+_CALL: dict[str, JsonValue] = {
     "type": "object",
-    "required": ["role"],
+    "required": ["id", "function"],
+    "additionalProperties": False,
     "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {"type": ["string", "null"], "description": "A text; a list of text parts is taken, too."},
-        "reasoning_content": {"type": ["string", "null"]},
-        "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
-        "tool_call_id": {"type": ["string", "null"]},
+        "id": {"type": "string"},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
+        },
     },
+}
+_SAID: dict[str, JsonValue] = {
+    "type": "object",
+    "required": ["role", "content"],
+    "additionalProperties": False,
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant"]},
+        "content": _TEXT,
+        "reasoning_content": {"type": "string", "description": "Of an assistant."},
+        "tool_calls": {"type": "array", "items": _CALL, "description": "Of an assistant; results follow."},
+    },
+}
+_RESULT: dict[str, JsonValue] = {
+    "type": "object",
+    "required": ["role", "content", "tool_call_id"],
+    "additionalProperties": False,
+    "properties": {"role": {"const": "tool"}, "content": _TEXT, "tool_call_id": {"type": "string"}},
 }
 
 
@@ -106,14 +137,14 @@ class ChatRequest(Sampling):
         list[dict[str, JsonValue]],
         Field(min_length=1),
         BeforeValidator(_without_nulls),
-        WithJsonSchema({"type": "array", "minItems": 1, "items": _MESSAGE}),
+        WithJsonSchema({"type": "array", "minItems": 1, "items": {"anyOf": [_SAID, _RESULT]}}),
     ]
-    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=0)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     tools: list[dict[str, JsonValue]] | None = None
     tool_choice: Literal["auto", "none"] | None = None
-    reasoning_effort: str | int | None = None
+    reasoning_effort: Effort | Annotated[Whole, Field(ge=1, le=100)] | None = None
 
 
 def options(body: Sampling) -> dict[str, Any]:

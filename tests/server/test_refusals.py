@@ -50,7 +50,7 @@ def refused(live, path="/v1/completions", *, body=None, raw=None, method="POST",
         ({"prompt": "x", "seed": -1}, "seed", "seed: input should be greater than or equal to 0."),
         ({"prompt": "x", "stop": ""}, "stop", "it must be a text or a list of texts, none of them empty."),
         ({"prompt": "x", "logit_bias": {"999": 1}}, "logit_bias", "logit_bias names the token 999"),
-        ({"prompt": "x", "stop_token_ids": [-1]}, "stop_token_ids", "stop_token_ids names the token -1"),
+        ({"prompt": "x", "stop_token_ids": [300]}, "stop_token_ids", "stop_token_ids names the token 300"),
         ({"prompt": "x", "draft_tokens": 4}, "draft_tokens", "draft_tokens is 4; this server drafts up to 3."),
         ({"prompt": "x", "guided_regex": "("}, None, "The regular expression cannot be used"),
         (

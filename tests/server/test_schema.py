@@ -38,7 +38,7 @@ CHECKS = [
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
     tokenizer = chat_tokenizer(write_chat_folder(tmp_path_factory.mktemp("chat")))
-    model = ToyModel(Letters(), block_size=3, max_length=64, num_pages=2000)
+    model = ToyModel(Letters(), block_size=3, max_length=256, num_pages=2000)
     with Live(model=model, tokenizer=tokenizer, batch=8) as live:
         yield live
 
