@@ -17,8 +17,9 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-Token = Annotated[Whole, Field(ge=0, lt=2**31)]
+_WHOLE = BeforeValidator(_whole)
+Natural = Annotated[int, Field(ge=0), _WHOLE]
+Token = Annotated[int, Field(ge=0, lt=2**31), _WHOLE]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Texts = str | Annotated[list[str], Field(max_length=64)]
 
@@ -49,20 +50,20 @@ class Sampling(BaseModel):
     model_config = _OPEN
 
     model: str | None = None
-    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    max_tokens: Natural | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    n: Annotated[Whole, Field(ge=1, le=128)] | None = None
+    n: Annotated[int, Field(ge=1, le=128), _WHOLE] | None = None
     stop: Texts | None = None
-    seed: Annotated[Whole, Field(ge=0, lt=2**64)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**64), _WHOLE] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, float] | None = None
     response_format: dict[str, JsonValue] | None = None
-    top_k: Annotated[Whole, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1), _WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.001, le=1000)] | None = None
-    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    min_tokens: Natural | None = None
     stop_token_ids: list[Token] | None = None
     ignore_eos: bool | None = None
     guided_regex: Annotated[str, Field(min_length=1)] | None = None
@@ -70,7 +71,7 @@ class Sampling(BaseModel):
     guided_choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
     user: str | None = None
     metadata: dict[str, JsonValue] | None = None
-    draft_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    draft_tokens: Natural | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -85,7 +86,7 @@ class CompletionRequest(Sampling):
         | Annotated[list[Annotated[list[Token], Field(min_length=1)]], Field(min_length=1)],
         Field(description="A text, token ids, or a list of either."),
     ]
-    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20), _WHOLE] | None = None
 
 
 _TEXT: dict[str, JsonValue] = {"type": "string", "description": "A list of text parts is taken, too."}
@@ -139,12 +140,12 @@ class ChatRequest(Sampling):
         BeforeValidator(_without_nulls),
         WithJsonSchema({"type": "array", "minItems": 1, "items": {"anyOf": [_SAID, _RESULT]}}),
     ]
-    max_completion_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    max_completion_tokens: Natural | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), _WHOLE] | None = None
     tools: list[dict[str, JsonValue]] | None = None
     tool_choice: Literal["auto", "none"] | None = None
-    reasoning_effort: Effort | Annotated[Whole, Field(ge=1, le=100)] | None = None
+    reasoning_effort: Effort | Annotated[int, Field(ge=1, le=100), _WHOLE] | None = None
 
 
 def options(body: Sampling) -> dict[str, Any]:
