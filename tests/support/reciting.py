@@ -6,6 +6,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.text.markers import THINK_END
 from specdecode.core.text.tokenizer import TextTokenizer
@@ -37,10 +40,19 @@ class Recital:
         return self._tokens[place] if 0 <= place < len(self._tokens) else EOS
 
 
+class Even:
+    """Logits that say nothing."""
+
+    shape = (VOCAB,)
+
+    def __getitem__(self, context: tuple[int, int]) -> NDArray[np.float64]:
+        return np.zeros(VOCAB)
+
+
 class Letters:
     """In place of tables: a letter by seed and position, so that every seed has a text of its own and none ends."""
 
-    target = SimpleNamespace(shape=(VOCAB,))
+    target = Even()
     drafter = None
 
     def sample(self, table, before, last, *, position: int, seed: int, temperature: float, **limits: float) -> int:
