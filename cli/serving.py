@@ -19,8 +19,9 @@ from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.server.answering import Server
 from specdecode.core.server.app import make_app
 from specdecode.core.server.metrics import Metrics
-from specdecode.core.server.runner import Loaded, Runner
+from specdecode.core.server.runner import Runner
 from specdecode.core.server.serve import Life, bind, url
+from specdecode.core.server.state import Loaded
 from specdecode.core.server.translate import Translator
 from specdecode.core.server.usage import UsageReport
 from specdecode.core.text.tokenizer import TextTokenizer
@@ -87,7 +88,7 @@ def _plan(settings: Settings, serving: Serving) -> Plan:
         raise UsageError(f"--max-length {asked} is more than the model's context, {context} (max_position_embeddings).")
     return Plan(
         path=path,
-        name=serving.name or path.name,
+        name=serving.name or path.resolve().name,
         max_length=asked or min(context, _DEFAULT_LENGTH),
         tokenizer=TextTokenizer.of(path, config),
         proposer=source,

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from specdecode.core.engine.commit import commit
-from specdecode.core.engine.edits import EditState, Penalties
+from specdecode.core.engine.edits import edit_state
 from specdecode.core.engine.outcome import completion, draft_probs, not_finite, token_logprobs
 from specdecode.core.engine.proposer import TokenProposer, checked
-from specdecode.core.engine.report import StepReport
+from specdecode.core.engine.report import Load, StepReport
 from specdecode.core.engine.request import (
     Event,
     FailedEvent,
@@ -24,7 +24,7 @@ from specdecode.core.engine.request import (
     Request,
     TokensEvent,
 )
-from specdecode.core.engine.scheduler import Load, Plan, Scheduler, Sequence, Work
+from specdecode.core.engine.scheduler import Plan, Scheduler, Sequence, Work
 from specdecode.core.engine.step import Acceptance, StepModel, StepResult
 from specdecode.core.engine.widths import FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
@@ -111,7 +111,7 @@ class Engine:
             tokens=list(request.prompt),
             text=self._text(request),
             proposer=None if self._proposer is None else self._proposer(),
-            edits=self._edits(request),
+            edits=edit_state(request, self._model.vocab_size),
             constraint=constraint(
                 self._tokenizer,
                 grammar=request.grammar,
@@ -244,28 +244,6 @@ class Engine:
             self._scheduler.remove(sequence)
             events.append(FinishedEvent(request_id=sequence.id, completion=completion(sequence, kept.reason)))
         return events
-
-    def _edits(self, request: Request) -> EditState | None:
-        """The edits of its logits; None where it asks for none."""
-        size = self._model.vocab_size
-        beyond = next((token for token in request.logit_bias if token >= size), None)
-        if beyond is not None:
-            raise UsageError(f"logit_bias names the token {beyond}, and ids run below {size} (vocab_size).")
-        penalties = Penalties(
-            repetition=request.repetition_penalty,
-            frequency=request.frequency_penalty,
-            presence=request.presence_penalty,
-        )
-        banned = sorted(token for token in request.stop_ids if token < size) if request.min_tokens else []
-        if not (request.logit_bias or banned or penalties):
-            return None
-        return EditState(
-            bias=request.logit_bias,
-            banned=banned,
-            free_from=len(request.prompt) + request.min_tokens,
-            penalties=penalties,
-            prompt=request.prompt,
-        )
 
     def _text(self, request: Request) -> OutputText | None:
         if self._tokenizer is not None:

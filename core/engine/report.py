@@ -1,4 +1,4 @@
-"""What one step was and how long it took, for whoever watches an engine."""
+"""What one step was and how long it took, and what an engine holds, for whoever watches one."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ class StepReport:
     width: int
     drafts: bool
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a scheduler holds: requests that run and that wait, and cache pages, free and in all."""
+
+    running: int
+    waiting: int
+    free_pages: int
+    pages: int

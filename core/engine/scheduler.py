@@ -18,7 +18,7 @@ from specdecode.core.cache.pages import PageAllocator
 from specdecode.core.engine.edits import EditState
 from specdecode.core.engine.logprobs import TokenLogprob
 from specdecode.core.engine.proposer import TokenProposer
-from specdecode.core.engine.report import StepReport
+from specdecode.core.engine.report import Load, StepReport
 from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import Acceptance, StepModel, StepRow
 from specdecode.core.engine.widths import Draft, FullWidth, WidthPolicy
@@ -115,16 +115,6 @@ class Plan:
             drafts=self.draft,
             seconds=seconds,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What a scheduler holds: requests that run and that wait, and cache pages, free and in all."""
-
-    running: int
-    waiting: int
-    free_pages: int
-    pages: int
 
 
 class Scheduler:

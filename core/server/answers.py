@@ -85,7 +85,8 @@ class Answers:
         one.setdefault("logprobs", None)
         if finish_reason is not None:
             one["seed"] = self.asked.requests[choice].seed
-        return {**self._head(kind), "choices": [one]}
+        empty = {"usage": None} if self.asked.usage_chunk else {}
+        return {**self._head(kind), "choices": [one], **empty}
 
     def _choice(self, one: Ended) -> dict[str, object]:
         completion, request = one.completion, self.asked.requests[one.choice]

@@ -14,8 +14,8 @@ from specdecode.core.server.answering import Server, answer
 from specdecode.core.server.errors import ApiError
 from specdecode.core.server.gate import Gate
 from specdecode.core.server.handlers import ERRORS, add_errors, describe_errors
-from specdecode.core.server.runner import State
 from specdecode.core.server.schema import ChatRequest, CompletionRequest
+from specdecode.core.server.state import State
 
 
 def make_app(server: Server) -> ASGIApp:

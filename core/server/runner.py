@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 
 from specdecode.core.engine.costs import StepCosts
 from specdecode.core.engine.engine import Engine
@@ -24,28 +23,11 @@ from specdecode.core.server.calls import Broken, Call, Ended, Gained, Message
 from specdecode.core.server.costs import Spent, draft_seconds
 from specdecode.core.server.errors import too_many, unavailable
 from specdecode.core.server.metrics import Metrics
+from specdecode.core.server.state import Loaded, State
 
 _FAILURES = 3
 """Steps in a row that fail as a whole before the engine is given up."""
 LEAVING = "The server is stopping, and this answer was not complete when its time was up."
-
-
-class State(str, Enum):
-    """Where a server is in its life."""
-
-    LOADING = "loading"
-    READY = "ready"
-    DRAINING = "draining"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """What loading gives: an engine that tells `Runner.observe` and `Runner.failed`, and what its steps cost."""
-
-    engine: Engine
-    costs: StepCosts | None
-    warm_up: Request
 
 
 @dataclass(kw_only=True)
@@ -85,6 +67,7 @@ class Runner:
         self._engine: Engine | None = None
         self._costs: StepCosts | None = None
         self._failures = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def capacity(self) -> int:
@@ -109,8 +92,8 @@ class Runner:
         self._in_flight += len(requests)
         call = Call(len(requests), ended=self._one_less, drop=self._drop)
         done: Future[None] = Future()
-        loop = asyncio.get_running_loop()
-        self._commands.put(lambda: self._submit(requests, call, loop, done))
+        self._loop = asyncio.get_running_loop()
+        self._commands.put(lambda: self._submit(requests, call, done))
         try:
             await asyncio.wrap_future(done)
         except BaseException:
@@ -217,11 +200,9 @@ class Runner:
         self.metrics.finished(event.completion)
         return [(route.call, Ended(choice=route.choice, completion=event.completion, spent=route.spent))]
 
-    def _submit(
-        self, requests: Sequence[Request], call: Call, loop: asyncio.AbstractEventLoop, done: Future[None]
-    ) -> None:
+    def _submit(self, requests: Sequence[Request], call: Call, done: Future[None]) -> None:
         assert self._engine is not None
-        self._loop, made = loop, []
+        made: list[int] = []
         if not call.open:  # its client has gone already
             done.set_result(None)
             return
@@ -260,7 +241,7 @@ class Runner:
         self._deliver(told)
 
     def _deliver(self, told: list[tuple[Call, Message]]) -> None:
-        if told:
+        if told and self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended, and with it everybody who would listen
                 self._loop.call_soon_threadsafe(_put, told)
 

@@ -19,7 +19,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from specdecode.core.errors import ExitCode, SpecdecodeError, UsageError
-from specdecode.core.server.runner import Loaded, Runner, State
+from specdecode.core.server.runner import Runner
+from specdecode.core.server.state import Loaded, State
 
 _TICK = 0.05
 _BACKLOG = 2048

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from specdecode.core.engine.request import FailedEvent, FinishedEvent, Request
-from specdecode.core.server.runner import State
+from specdecode.core.server.state import State
 from tests.support.live import Live
 from tests.support.reciting import BreakingModel, Letters, SlowModel, chat_tokenizer
 from tests.support.replies import write_chat_folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+
+from specdecode.core.checkpoint.locate import preset_folders
 
 COMMAND = [sys.executable, "-m", "specdecode.cli", "serve-local"]
 
@@ -136,6 +139,16 @@ def test_a_port_that_is_taken_is_noticed_before_anything_is_loaded():
         "another with --port; 0 takes any that is free.\n"
     )
     assert time.monotonic() - start < 10
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path):
+    folder = shutil.copytree(preset_folders()["demo"], tmp_path / "broken")
+    shard = folder / "model-00001-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:100_000])
+    with serving(str(folder)) as (process, _):
+        code, errors = ended(process)
+    assert (code, errors.count("error: ")) == (3, 1)
+    assert shard.name in errors
 
 
 def test_the_key_from_the_environment():

@@ -19,8 +19,9 @@ from specdecode.core.engine.step import StepModel
 from specdecode.core.server.answering import Server
 from specdecode.core.server.app import make_app
 from specdecode.core.server.metrics import Metrics
-from specdecode.core.server.runner import Loaded, Runner, State
+from specdecode.core.server.runner import Runner
 from specdecode.core.server.serve import bind
+from specdecode.core.server.state import Loaded, State
 from specdecode.core.server.translate import Translator
 from specdecode.core.server.usage import UsageReport
 from specdecode.core.text.tokenizer import TextTokenizer
