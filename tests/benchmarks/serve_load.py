@@ -2,8 +2,9 @@
 
     python tests/benchmarks/serve_load.py --minutes 5 --clients 64
 
-Every answer must equal the one that the same seeded request has alone; pages and memory must come back to the start;
-acceptance must not drift. Exit code 1 if anything does not hold; the last line is one JSON document.
+Every answer must equal the one that the same seeded request has alone, and so must what became of its drafts, so that
+acceptance cannot drift; pages and memory must come back to the start. Exit code 1 if anything does not hold; the last
+line is one JSON document.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tests.benchmarks.serving.server import Served
 
 PARTS = 10
 _TOKENS = "vllm:generation_tokens_total"
-MOST_DRIFT = 0.03
-"""Between the acceptance rates of the first and the second half; a part's own rate wanders by a few thousandths."""
+MOST_DRIFT = 0.06
+"""Between the acceptance rates of the first and the second half, in which chance has chosen other requests."""
 MOST_GROWTH = 32.0
 """MiB, from the end of the first part, when every pool has its size, to the end."""
 

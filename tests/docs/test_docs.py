@@ -95,10 +95,11 @@ def test_named_files_exist(document):
         assert list(ROOT.glob(name.rstrip("/"))), name
 
 
-def test_every_option_of_generate_is_documented():
-    text = (ROOT / "docs" / "generate.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("command", "document"), [("generate", "generate.md"), ("serve-local", "serve.md")])
+def test_every_option_is_documented(command, document):
+    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| (?:`-\w`, )?`(--[a-z-]+)", text, flags=re.MULTILINE))
-    page = CliRunner().invoke(make_app(panels=False), ["generate", "--help"], env={"COLUMNS": "120"}).stdout
+    page = CliRunner().invoke(make_app(panels=False), [command, "--help"], env={"COLUMNS": "120"}).stdout
     assert documented == set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, flags=re.MULTILINE))
 
 

@@ -44,13 +44,19 @@ def cases() -> list[Case]:
 
 
 def whole_answers(body: dict[str, Any]) -> list[str]:
-    """What a response says, one text a choice, reasoning and reasons included."""
+    """What a response says, one text a choice, reasoning and reasons included; then what became of the drafts."""
     said = []
     for choice in sorted(body["choices"], key=lambda choice: choice["index"]):
         message = choice.get("message", {})
         parts = (message.get("reasoning_content", ""), message.get("content") or "", choice.get("text", ""))
         said.append("|".join((*parts, choice["finish_reason"])))
-    return said
+    return [*said, _acceptance(body["usage"])]
+
+
+def _acceptance(usage: dict[str, Any]) -> str:
+    """What became of the drafts: exactly the same each time, or acceptance has drifted."""
+    told = usage["speculative"]
+    return f"accepted {told['accepted_per_position']}, {told['proposed']} drafts in {told['rounds']} rounds"
 
 
 class Streamed:
@@ -63,6 +69,7 @@ class Streamed:
 
     def __init__(self) -> None:
         self.tokens, self.done, self.error = 0, False, ""
+        self._acceptance = ""
         self._parts: dict[int, list[str]] = {}
         self._reasons: dict[int, str] = {}
 
@@ -75,13 +82,15 @@ class Streamed:
         chunk = json.loads(line[6:])
         self.error = chunk.get("error", {}).get("message", self.error)
         usage = chunk.get("usage")
-        self.tokens = usage["completion_tokens"] if usage else self.tokens
+        if usage:
+            self.tokens, self._acceptance = usage["completion_tokens"], _acceptance(usage)
         told = [self._choice(choice) for choice in chunk.get("choices", ())]
         return any(told)
 
     def answers(self) -> list[str]:
-        """One text a choice."""
-        return ["|".join((*self._parts[index], self._reasons.get(index, ""))) for index in sorted(self._parts)]
+        """As `whole_answers`."""
+        said = ["|".join((*self._parts[index], self._reasons.get(index, ""))) for index in sorted(self._parts)]
+        return [*said, self._acceptance]
 
     def _choice(self, choice: dict[str, Any]) -> bool:
         parts = self._parts.setdefault(choice["index"], ["", "", ""])
