@@ -6,6 +6,7 @@ HTTP and the engine have a thread each. The main thread waits for signals, which
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import socket
@@ -85,6 +86,8 @@ class Life:
         Raises:
             Exception: whatever ended the engine.
         """
+        # Clients that go away in the middle of an answer are no news, and asyncio would warn of them.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         config = uvicorn.Config(
             self.app, log_config=None, access_log=False, lifespan="off", server_header=False, timeout_keep_alive=65
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import numpy as np
 import openai
 import pytest
 
@@ -146,6 +148,31 @@ def test_an_engine_that_fails_for_good_says_so(tokenizer, monkeypatch):
         with pytest.raises(openai.InternalServerError) as caught:
             complete(live, 1)
         assert caught.value.status_code == 503
+
+
+def test_a_server_is_not_ready_before_a_token_was_generated(tokenizer):
+    states = []
+
+    class Watched(SlowModel):
+        def step(self, rows, *, width: int, draft: bool):
+            states.append(live.runner.state)
+            return super().step(rows, width=width, draft=draft)
+
+    live = serve(tokenizer, Watched)
+    with live:
+        assert states == [State.LOADING]
+        assert live.request("GET", "/ready").status == 200
+
+
+def test_a_model_that_gives_no_token_is_never_ready(tokenizer):
+    class Broken(SlowModel):
+        def step(self, rows, *, width: int, draft: bool):
+            return replace(super().step(rows, width=width, draft=draft), finite=np.zeros(len(rows), np.bool_))
+
+    with serve(tokenizer, Broken) as live:
+        assert live.request("GET", "/ready").status == 503
+        assert live.request("GET", "/health").status == 503
+    assert live.log == ["ended: The model was tried and gave no token. The checkpoint or the device is broken."]
 
 
 def test_an_engine_without_a_listener_lets_failures_out():

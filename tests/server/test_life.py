@@ -95,14 +95,14 @@ def test_from_an_open_port_to_a_drained_end():
         assert "being loaded" in body["error"]["message"]
         assert process.stdout.readline() == f"{address}\n"
         assert get(f"{address}/ready")[:2] == (200, {"status": "ready"})
-        whole = get(f"{address}/v1/completions", {"prompt": "And God said", "temperature": 0, "max_tokens": 400})[1]
-        stream = Stream(address, max_tokens=400)
+        whole = get(f"{address}/v1/completions", {"prompt": "And God said", "temperature": 0, "max_tokens": 500})[1]
+        stream = Stream(address, max_tokens=500, draft_tokens=0)  # slow enough to be caught at it
         stream.begin()
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        while get(f"{address}/health")[1] != {"status": "draining"}:
+            time.sleep(0.01)
         status, body, _ = get(f"{address}/v1/completions", {"prompt": "x"})
         assert (status, "is stopping" in body["error"]["message"]) == (503, True)
-        assert get(f"{address}/health")[1] == {"status": "draining"}
         stream.join(30)
         assert (stream.done, stream.error, stream.text) == (True, None, whole["choices"][0]["text"])
         code, errors = ended(process)
