@@ -108,6 +108,11 @@ class Live:
         load = self.engine.load
         return not self.runner.in_flight and not self.engine.busy and load.free_pages == load.pages
 
+    def quiet(self) -> bool:
+        """Whether there is no connection either."""
+        state = self._http.server_state
+        return self.idle() and not state.connections and not state.tasks
+
     def _run(self) -> None:
         def load() -> Loaded:
             costs = self.measured(self.model)
