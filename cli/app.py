@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specdecode.cli import inspect_inputs
+from specdecode.cli import bench, inspect_inputs
 from specdecode.cli.generate import EXAMPLES, HELP, generate
 from specdecode.cli.program import Program
 
@@ -29,6 +29,7 @@ def make_app(*, panels: bool = True) -> typer.Typer:
     )
     app.callback()(_root)
     app.command(help=HELP, epilog=EXAMPLES)(generate)
+    app.command("bench", help=bench.HELP, epilog=bench.EXAMPLES)(bench.bench)
     command = app.command("inspect-inputs", help=inspect_inputs.HELP, epilog=inspect_inputs.EXAMPLES)
     command(inspect_inputs.inspect_inputs)
     return app

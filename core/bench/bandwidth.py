@@ -47,4 +47,5 @@ def _on_device(device: Device, size: int, repeats: int) -> float:
         target.inplace_copy_from(source)
         queue.record_event(event)
     events[-1].synchronize()
-    return 2 * size / (1e-3 * median(events[i].elapsed_time(events[i + 1]) for i in range(repeats)))
+    milliseconds = [float(events[i].elapsed_time(events[i + 1])) for i in range(repeats)]
+    return 2 * size / (1e-3 * median(milliseconds))
