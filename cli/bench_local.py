@@ -50,7 +50,7 @@ class LocalBench:
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self.bandwidths: dict[str, float] = {}
-        self._places = [(name, place(name)) for name in settings.devices]
+        self._places = [(name, open_place(place(name))) for name in settings.devices]
         self._works = {t: self._work(t) for t in settings.temperatures}
         work = next(iter(self._works.values()))
         self._path, self._config = work.path, work.config
@@ -69,8 +69,8 @@ class LocalBench:
     def run(self) -> None:
         """Measure; `rows` grows by one combination at a time."""
         for name, device in self._places:
-            self.bandwidths[name] = copy_bandwidth(open_place(device).device)
-            models = self._load(device)
+            self.bandwidths[name] = copy_bandwidth(device.device)
+            models = self._load(device.name)
             for batch in self._settings.batches:
                 for temperature, work in self._works.items():
                     self.rows += self._measure(models, work, name, batch, temperature)

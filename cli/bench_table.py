@@ -16,7 +16,11 @@ def header(document: Document) -> list[str]:
     where = f"server {document.server}, " if document.server else ""
     gpu = f", {machine['gpu']}" if "gpu" in machine else ""
     forced = [f"{_flag(name)} {_shown(s.value)}" for name, s in document.settings.items() if s.forced]
-    default = [f"{_flag(name)} {_shown(s.value)}" for name, s in document.settings.items() if not s.forced]
+    default = [
+        f"{_flag(name)} {_shown(s.value)}"
+        for name, s in document.settings.items()
+        if not s.forced and s.value not in (None, False, [])
+    ]
     sets = [f"{c.name} {c.prompts}{' of random characters' if c.random else ''}" for c in document.categories]
     return [
         f"{where}model {document.model}, specdecode {document.specdecode}, MAX {machine['max']}, {machine['cpu']}, "
@@ -136,8 +140,6 @@ def _flag(name: str) -> str:
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -26,7 +26,7 @@ def place(name: str) -> str:
     numbers = _gpus(name)
     missing = [number for number in numbers if number >= _count()]
     if missing:
-        names = f"gpu:{missing[0]}" if len(missing) == 1 else f"gpu:{missing[0]} to gpu:{missing[-1]}"
+        names = ", ".join(f"gpu:{number}" for number in missing[:4]) + (" …" if len(missing) > 4 else "")
         found = {0: "no GPU", 1: "one GPU, gpu:0"}.get(_count(), f"{_count()} GPUs, gpu:0 to gpu:{_count() - 1}")
         raise DeviceError(
             f"--devices {name} needs {len(numbers)} GPU{'s' * (len(numbers) > 1)}, and MAX finds {found}: {names} "

@@ -70,7 +70,7 @@ def modes(drafters: Sequence[Drafter], widths: Sequence[Width]) -> tuple[list[Mo
     for width in widths:
         if drafters and width != 0 and not any(mode.width == width for mode in found):
             reasons = "; ".join(f"{drafter.method}: {_unfit(drafter, width)}" for drafter in drafters)
-            raise UsageError(f"--draft-tokens {width} is not possible. {reasons[0].upper()}{reasons[1:]}.")
+            raise UsageError(f"--draft-tokens {width} is not possible ({reasons}). Leave it out.")
     return found, left_out
 
 

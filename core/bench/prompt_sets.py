@@ -92,7 +92,7 @@ def _read(source: str, stdin: BinaryIO, force_random: bool) -> list[Asked]:
         return [
             _asked(prompt, source, source, prefix) for prompt in _named(read_prompts(str(path), stdin), path, source)
         ]
-    if "/" not in source and "." not in source and source != "-" and not Path(source).exists():
+    if source != "-" and not Path(source).exists():
         raise UsageError(
             f"{source} is neither a prompt file nor a set of prompts. Sets: {', '.join((OWN, *PACKAGES, RANDOM))}."
         )
