@@ -16,7 +16,6 @@ from specdecode.core.engine.step import StepModel
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 
-
 TRIES = 3
 """A share is a difference of two times, so each is the least of several series: others only ever add to it."""
 
