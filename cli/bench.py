@@ -131,6 +131,18 @@ def bench(
             rich_help_panel=_MEASURING,
         ),
     ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key",
+            metavar="KEY",
+            envvar="SPECDECODE_API_KEY",
+            help="The server's bearer token; better set in the environment, where no list of processes shows it.",
+            show_default=False,
+            show_envvar=True,
+            rich_help_panel=_MEASURING,
+        ),
+    ] = None,
     model: options.ModelOption = "demo",
     draft_model: options.DraftModelOption = None,
     save: Annotated[
@@ -199,8 +211,10 @@ def bench(
         from specdecode.cli.bench_settings import BenchSettings
         from specdecode.cli.benchmark import run
 
+        # In the order of the help page; the context has them in the order of the command line.
+        asked = [parameter for parameter in context.command.params if parameter.name not in ("debug", "help")]
         settings = BenchSettings.read(
-            {name: value for name, value in context.params.items() if name != "debug"},
+            {parameter.name or "": context.params[parameter.name or ""] for parameter in asked},
             named=options.named(context),
         )
         raise typer.Exit(run(settings))

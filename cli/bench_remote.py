@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from specdecode.cli.bench_progress import bar
 from specdecode.cli.bench_settings import BenchSettings
+from specdecode.cli.interrupts import raised_interrupts
 from specdecode.cli.output import Output
 from specdecode.core.bench.client import Client
 from specdecode.core.bench.document import Category, Row
@@ -26,7 +27,7 @@ class RemoteBench:
     def __init__(self, settings: BenchSettings, asked: Sequence[Asked], output: Output) -> None:
         assert settings.base_url is not None
         self._settings, self._asked, self._output = settings, asked, output
-        self._client = Client(settings.base_url)
+        self._client = Client(settings.base_url, api_key=settings.api_key)
         self.model = self._client.model()
         self.rows: list[Row] = []
         self.notes: list[str] = []
@@ -70,7 +71,8 @@ class RemoteBench:
         arms = [RemoteArm(mode, self._client, model=self.model, options=options) for mode in self.modes]
         plan = {"batch": batch, "repeats": settings.repeats, "warm_up": settings.warm_up}
         title = f"{self._client.base}, {batch} at once, temperature {temperature:g}"
-        with bar(title, count_runs(categories, arms=len(arms), **plan), self._output, quiet=settings.quiet) as shown:
+        total = count_runs(categories, arms=len(arms), **plan)
+        with raised_interrupts(), bar(title, total, self._output, quiet=settings.quiet) as shown:
             measured = measure(arms, categories, advance=shown.advance, **plan)
         place = Place(
             devices="server",

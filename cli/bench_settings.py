@@ -13,7 +13,7 @@ from specdecode.core.bench.plan import Width, parse_devices, parse_list, parse_s
 from specdecode.core.errors import UsageError
 
 _SERVER_LACKS = ("method", "devices", "model", "draft_model")
-_NOT_SHOWN = ("save", "overwrite", "baseline", "limit", "plot", "as_json", "quiet", "force_random")
+_NOT_SHOWN = ("save", "overwrite", "baseline", "limit", "plot", "as_json", "quiet", "force_random", "api_key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,7 @@ class BenchSettings:
     repeats: int
     warm_up: int
     base_url: str | None
+    api_key: str | None
     model: str
     draft_model: str | None
     save: Path | None
@@ -87,14 +88,14 @@ class BenchSettings:
             shown={
                 name: Setting(value=list(value) if isinstance(value, tuple) else value, forced=name in named)
                 for name, value in given.items()
-                if name not in _NOT_SHOWN
+                if name not in _NOT_SHOWN and (given["base_url"] is None or name not in _SERVER_LACKS)
             },
             **{name: given[name] for name in _AS_THEY_ARE},
         )
 
 
 _AS_THEY_ARE = ("per_category", "force_random", "max_tokens", "ignore_eos", "seed", "repeats", "warm_up", "base_url",
-                "model", "draft_model", "overwrite", "limit", "as_json", "quiet")  # fmt: skip
+                "api_key", "model", "draft_model", "overwrite", "limit", "as_json", "quiet")  # fmt: skip
 
 
 def _method(text: str) -> str:

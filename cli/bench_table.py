@@ -13,7 +13,7 @@ _TEXT = ("category", "mode", "at position 1, 2, …")
 def header(document: Document) -> list[str]:
     """What was run and what was forced."""
     machine = document.machine
-    where = f"server {document.server}, " if document.server else ""
+    where = f"server {document.server}, measured from here: " if document.server else ""
     gpu = f", {machine['gpu']}" if "gpu" in machine else ""
     forced = [f"{_flag(name)} {_shown(s.value)}" for name, s in document.settings.items() if s.forced]
     default = [

@@ -12,7 +12,6 @@ from specdecode.cli import bench_table
 from specdecode.cli.bench_local import LocalBench
 from specdecode.cli.bench_remote import RemoteBench
 from specdecode.cli.bench_settings import BenchSettings
-from specdecode.cli.interrupts import raised_interrupts
 from specdecode.cli.output import Output
 from specdecode.core.bench import baseline
 from specdecode.core.bench.document import FORMAT, Document, Verdict
@@ -46,8 +45,7 @@ def run(settings: BenchSettings) -> ExitCode:
             output.note(f"note: {note}")
         known, start, company, interrupted = len(bench.notes), time.perf_counter(), Company(), False
         try:
-            with raised_interrupts():
-                bench.run()
+            bench.run()
         except KeyboardInterrupt:
             interrupted = True
         for note in bench.notes[known:]:
@@ -125,6 +123,8 @@ def _show(settings: BenchSettings, document: Document, output: Output) -> None:
         output.document(document.model_dump())
     busy = document.cores_busy_with_others
     advice = f" ({BUSY} or less: figures to rely on)" if busy > BUSY else ""
+    if document.server is not None:
+        advice = ", the server among them if it is on this machine"
     output.note(f"{document.seconds:.0f} s; other processes kept {busy:.2f} cores busy{advice}")
 
 

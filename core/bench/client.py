@@ -39,17 +39,23 @@ class Client:
 
     Args:
         base_url: with or without /v1 at its end.
+        api_key: a bearer token, where the server wants one.
 
     Raises:
         UsageError: it is no http or https address.
     """
 
-    def __init__(self, base_url: str, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, base_url: str, *, api_key: str | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise UsageError(f"--base-url {base_url} is no address. Write it as http://127.0.0.1:8000.")
         self.base = base_url.rstrip("/").removesuffix("/v1")
         self._clock = clock
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
 
     def model(self) -> str:
         """The name of the first model that the server lists.
@@ -128,7 +134,7 @@ class Client:
 
     def _open(self, path: str, body: Mapping[str, object] | None = None) -> HTTPResponse:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.base + path, data, self._headers)
         try:
             response: HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:

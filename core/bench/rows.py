@@ -41,8 +41,9 @@ BENCH_DEFINITIONS: dict[str, str] = {
     "verify, draft, host": "milliseconds a decoding step; verify and draft divide a step by times of steps with and "
     "without drafting, host is the time outside of steps, over all steps",
 }
+_INSIDE = ("of copy", "verify, draft, host")
 SERVER_DEFINITIONS: dict[str, str] = {
-    **BENCH_DEFINITIONS,
+    **{name: meaning for name, meaning in BENCH_DEFINITIONS.items() if name not in _INSIDE},
     "rounds": "growth of the server's vllm:spec_decode_num_drafts",
     "acceptance length": "growth of num_accepted_tokens / num_drafts (without bonus), and 1 + that (with bonus)",
     "acceptance rate": "growth of num_accepted_tokens / num_draft_tokens",
@@ -110,7 +111,7 @@ def _row(
         time_per_output_token=_percentiles([r.per_token for r in replies]),
         tokens_per_second=_figure(rates),
         speed_up=_speed_up(rates, base),
-        acceptance=None if mode.plain else _acceptance(runs),
+        acceptance=None if mode.plain else _acceptance(runs, mode),
         identical=None if plain is None else _identical(runs, plain[0], names),
         seconds=seconds,
         byte_floor=floor,
@@ -144,10 +145,10 @@ def _percentiles(values: Sequence[float | None]) -> Percentiles:
     return Percentiles(p50=percentile(known, 0.5), p95=percentile(known, 0.95))
 
 
-def _acceptance(runs: Sequence[Run]) -> AcceptanceFigures:
+def _acceptance(runs: Sequence[Run], mode: Mode) -> AcceptanceFigures | None:
     last = runs[-1]
-    if last.counts is not None:
-        return _counted(last.counts)
+    if mode.method == "server":
+        return None if last.counts is None else _counted(last.counts, mode)
     known = Acceptance.of(r for reply in last.replies for r in reply.rounds)
     return AcceptanceFigures(
         rounds=known.rounds,
@@ -160,10 +161,12 @@ def _acceptance(runs: Sequence[Run]) -> AcceptanceFigures:
     )
 
 
-def _counted(counts: Counts) -> AcceptanceFigures:
+def _counted(counts: Counts, mode: Mode) -> AcceptanceFigures:
     def over(part: int, whole: int) -> float | None:
         return part / whole if whole else None
 
+    # A server keeps a counter for each position that it could ever draft.
+    width = mode.width if isinstance(mode.width, int) else None
     length = over(counts.accepted, counts.drafts)
     return AcceptanceFigures(
         rounds=counts.drafts,
@@ -172,7 +175,7 @@ def _counted(counts: Counts) -> AcceptanceFigures:
         length=length,
         length_with_bonus=None if length is None else 1 + length,
         rate=over(counts.accepted, counts.draft_tokens),
-        per_position=[n / counts.drafts for n in counts.per_position] if counts.drafts else [],
+        per_position=[n / counts.drafts for n in counts.per_position[:width]] if counts.drafts else [],
     )
 
 

@@ -95,16 +95,18 @@ def test_named_files_exist(document):
         assert list(ROOT.glob(name.rstrip("/"))), name
 
 
-def test_every_option_of_generate_is_documented():
-    text = (ROOT / "docs" / "generate.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_every_option_is_documented(command):
+    text = (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| (?:`-\w`, )?`(--[a-z-]+)", text, flags=re.MULTILINE))
-    page = CliRunner().invoke(make_app(panels=False), ["generate", "--help"], env={"COLUMNS": "120"}).stdout
+    page = CliRunner().invoke(make_app(panels=False), [command, "--help"], env={"COLUMNS": "120"}).stdout
     assert documented == set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, flags=re.MULTILINE))
 
 
-def test_every_exit_code_is_documented():
-    text = (ROOT / "docs" / "generate.md").read_text(encoding="utf-8")
-    table = text.partition("## Exit codes")[2].partition("## JSON")[0]
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_every_exit_code_is_documented(command):
+    text = (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")
+    table = text.partition("## Exit codes")[2].partition("\n## ")[0]
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)] == list(ExitCode)
 
 
