@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdecode.cli import loading
+from specdecode.cli.bench_play import play
 from specdecode.cli.bench_progress import bar
 from specdecode.cli.bench_settings import BenchSettings
 from specdecode.cli.jobs import Job, Work, prepare
 from specdecode.cli.output import Output
-from specdecode.cli.passes import Outcome, Pass, Silent
 from specdecode.cli.proposers import Proposer, proposer
 from specdecode.cli.settings import Settings
 from specdecode.core.bench.bandwidth import copy_bandwidth
 from specdecode.core.bench.document import Category, Row
 from specdecode.core.bench.local import LocalArm
-from specdecode.core.bench.measure import Played, Reply, count_runs, measure
-from specdecode.core.bench.parts import DraftShares, Floor
+from specdecode.core.bench.measure import count_runs, measure
+from specdecode.core.bench.parts import Floor, StepTimes
 from specdecode.core.bench.places import place
 from specdecode.core.bench.plan import Drafter, Mode, by_category, modes
 from specdecode.core.bench.prompt_sets import RANDOM, Asked
 from specdecode.core.bench.rows import Place, rows
 from specdecode.core.bench.timed import TimedModel
-from specdecode.core.engine import costs
 from specdecode.core.engine.device import open_place
-from specdecode.core.engine.engine import Engine
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 
 if TYPE_CHECKING:
@@ -114,15 +111,15 @@ class LocalBench:
     def _measure(self, models: Models, work: Work, name: str, batch: int, temperature: float) -> list[Row]:
         categories = by_category(work.jobs, self._category_of(work))
         batch_here = min(batch, max(len(jobs) for jobs in categories.values()))
-        counts = {folder: _Costs.of(model.model, batch_here, self._asks(folder)) for folder, model in models.items()}
+        times = {folder: self._times(folder, model.model, batch_here) for folder, model in models.items()}
         arms = [
             LocalArm(
                 mode,
                 models[self._folder(mode)],
                 batch=batch,
                 tokenizer=work.tokenizer,
-                costs=counts[self._folder(mode)].costs,
-                play=_play,
+                costs=times[self._folder(mode)].costs,
+                play=play,
             )
             for mode in self.modes
         ]
@@ -141,16 +138,18 @@ class LocalBench:
                 temperature=temperature,
                 names={category: [job.name for job in jobs] for category, jobs in categories.items()},
                 floors={mode: self._floor(mode, name) for mode in self.modes},
-                shares={m: s for m in self.modes if (s := counts[self._folder(m)].shares) is not None},
+                shares={m: s for m in self.modes if (s := times[self._folder(m)].shares) is not None},
             ),
         )
 
-    def _asks(self, folder: Path | None) -> tuple[bool, bool]:
-        """Whether a model's modes need step costs, and whether they draft in the graph."""
+    def _times(self, folder: Path | None, model: StepModel, batch: int) -> StepTimes:
+        """Step times of a model, as far as its modes need them."""
         mine = [mode for mode in self.modes if self._folder(mode) == folder]
-        return (
-            any(mode.width == "auto" for mode in mine),
-            any(not mode.plain and mode.method != "ngram" for mode in mine),
+        return StepTimes.of(
+            model,
+            batch,
+            auto=any(mode.width == "auto" for mode in mine),
+            drafts=any(not mode.plain and mode.method != "ngram" for mode in mine),
         )
 
     def _floor(self, mode: Mode, name: str) -> Floor:
@@ -185,46 +184,3 @@ class LocalBench:
         small = [f"{name} ({len(jobs)})" for name, jobs in categories.items() if len(jobs) < batch]
         if small:
             self.notes.append(f"batch {batch} is larger than these categories: {', '.join(small)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Costs:
-    """Step times of one model at one batch size, as far as its modes need them."""
-
-    costs: costs.StepCosts | None
-    shares: DraftShares | None
-
-    @classmethod
-    def of(cls, model: StepModel, batch: int, asks: tuple[bool, bool]) -> _Costs:
-        auto, drafts = asks
-        return cls(
-            costs=costs.measure(model, max_batch=batch) if auto else None,
-            shares=DraftShares.measure(model, batch) if drafts else None,
-        )
-
-
-def _play(engine: Engine, jobs: Sequence[Job], width: int | None) -> list[Played]:
-    """Run prompts turn after turn.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C came meanwhile.
-    """
-    asked = [replace(job, first=replace(job.first, draft_tokens=width)) for job in jobs]
-    done = Pass(asked, engine, Silent())
-    done.run()
-    if done.interrupted:
-        raise KeyboardInterrupt
-    return [Played(replies=_replies(outcome), error=outcome.error) for outcome in done.outcomes]
-
-
-def _replies(outcome: Outcome) -> tuple[Reply, ...]:
-    return tuple(
-        Reply(
-            output=(*turn.completion.tokens, turn.completion.reason.value),
-            tokens=len(turn.completion.tokens),
-            first_token=turn.completion.timing.first_token,
-            per_token=turn.completion.timing.per_token,
-            rounds=turn.completion.rounds,
-        )
-        for turn in outcome.turns
-    )

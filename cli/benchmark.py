@@ -14,11 +14,11 @@ from specdecode.cli.bench_remote import RemoteBench
 from specdecode.cli.bench_settings import BenchSettings
 from specdecode.cli.output import Output
 from specdecode.core.bench import baseline
+from specdecode.core.bench.definitions import BENCH_DEFINITIONS, SERVER_DEFINITIONS
 from specdecode.core.bench.document import FORMAT, Document, Verdict
 from specdecode.core.bench.machine import Company, machine
 from specdecode.core.bench.plot import check_plot, draw
 from specdecode.core.bench.prompt_sets import read_sets
-from specdecode.core.bench.rows import BENCH_DEFINITIONS, SERVER_DEFINITIONS
 from specdecode.core.bench.saving import check_target, save
 from specdecode.core.errors import ExitCode, UsageError
 

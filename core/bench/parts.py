@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from specdecode.core.bench.timed import Span
 from specdecode.core.bench.traffic import Step, traffic
-from specdecode.core.engine.costs import step_seconds
+from specdecode.core.engine.costs import StepCosts, measure, step_seconds
 from specdecode.core.engine.step import StepModel
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
@@ -77,6 +77,21 @@ class DraftShares:
             return first
         place = min(max((requests - low) / (high - low), 0.0), 1.0)
         return first + (last - first) * place
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Step times of one model at one batch size, as far as its modes need them."""
+
+    costs: StepCosts | None
+    shares: DraftShares | None
+
+    @classmethod
+    def of(cls, model: StepModel, batch: int, *, auto: bool, drafts: bool) -> StepTimes:
+        return cls(
+            costs=measure(model, max_batch=batch) if auto else None,
+            shares=DraftShares.measure(model, batch) if drafts else None,
+        )
 
 
 def parts(spans: Sequence[Span], wall: float, proposing: float, shares: DraftShares | None) -> Parts:
