@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,26 +11,8 @@ import pytest
 from specdecode.cli import bench_local
 from specdecode.core.bench.document import Document
 from specdecode.core.engine.step import StepResult
+from tests.cli.conftest import document
 from tests.support.toy import ToyModel
-
-
-@pytest.fixture
-def prompts(tmp_path):
-    file = tmp_path / "mine.jsonl"
-    file.write_text('{"prompt": "one", "category": "a"}\n{"prompt": "three33", "category": "a"}\n{"prompt": "b"}\n')
-    return file
-
-
-@pytest.fixture
-def bench(specdecode, prompts, monkeypatch):
-    """Runs the command on these prompts, twice each; copying memory is not what is tested."""
-    monkeypatch.setattr(bench_local, "copy_bandwidth", lambda device: 1e9)
-
-    def run(*options: str):
-        return specdecode("bench", str(prompts), "--max-tokens", "12", "--repeats", "2", *options)
-
-    run.command = specdecode
-    return run
 
 
 def timeless(text: str) -> list[str]:
@@ -39,16 +20,12 @@ def timeless(text: str) -> list[str]:
     return [re.sub(r"\d+\.\d+%?", "T", re.sub(r" +", " ", line)) for line in text.splitlines()]
 
 
-def document(result) -> Document:
-    return Document.model_validate_json(result.stdout.splitlines()[-1])
-
-
-def test_a_transcript(bench, prompts):
+def test_a_transcript(bench, categories):
     result = bench("--warm-up", "0")
     assert result.exit_code == 0, result.stderr
     lines = timeless(result.stdout)
     assert lines[1:3] == [
-        f"forced: prompts {prompts}; max-tokens 12; repeats 2; warm-up 0; model {bench.command.checkpoint}",
+        f"forced: prompts {categories}; max-tokens 12; repeats 2; warm-up 0; model {bench.command.checkpoint}",
         "default: batch 1; method dspark; temperature 0; devices cpu",
     ]
     assert lines[3:22] == [
@@ -76,9 +53,9 @@ def test_a_transcript(bench, prompts):
     assert "measuring cpu, batch 1, temperature 0: 12 runs\n" in result.stderr
 
 
-def test_acceptance_is_that_of_generate(bench, specdecode, prompts):
+def test_acceptance_is_that_of_generate(bench, specdecode, categories):
     row = document(bench("--json", "-q", "--category", "a")).rows[1]
-    asked = [str(prompts), "--max-tokens", "12", "--temperature", "0", "--json", "-q"]
+    asked = [str(categories), "--max-tokens", "12", "--temperature", "0", "--json", "-q"]
     generated = json.loads(specdecode("generate", *asked).stdout)["results"][:2]
     assert row.acceptance is not None
     assert row.acceptance.rounds == sum(len(answer["rounds"]) for answer in generated) == 7
@@ -186,54 +163,6 @@ def test_ctrl_c_keeps_what_is_done_and_saves_nothing(bench, tmp_path):
     assert not saved.exists()
 
 
-def test_save_and_baseline(bench, tmp_path):
-    file = tmp_path / "before.json"
-    assert bench("--save", str(file), "--category", "a").exit_code == 0
-    assert list(tmp_path.glob(".*")) == []
-    refused = bench("--save", str(file), "--category", "a")
-    assert (refused.exit_code, "is there already" in refused.stderr) == (2, True)
-    same = bench("--baseline", str(file), "--limit", "1", "--category", "a")
-    assert same.exit_code == 0
-    assert f"baseline {file}, limit 100%: 3 figures, 0 regressions" in same.stdout
-    assert bench("--save", str(file), "--overwrite", "--category", "a").exit_code == 0
-
-
-def test_a_regression_is_exit_code_5(bench, tmp_path):
-    file = tmp_path / "before.json"
-    bench("--save", str(file), "--category", "a")
-    old = json.loads(file.read_text())
-    for row in old["rows"]:
-        row["tokens_per_second"]["median"] *= 1000
-    file.write_text(json.dumps(old))
-    result = bench("--baseline", str(file), "--category", "a", "--json", "--max-tokens", "13")
-    assert result.exit_code == 5
-    assert "regression: cpu, batch 1, temperature 0, a, dspark 3: tokens/s" in result.stdout
-    assert "warning: the baseline was run otherwise: max_tokens 12 -> 13" in result.stderr
-    verdict = document(result).baseline
-    assert verdict is not None
-    assert [(c.figure, c.verdict) for c in verdict.changes if c.figure == "tokens/s"] == [
-        ("tokens/s", "regression")
-    ] * 2
-
-
-@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_a_plot(bench, tmp_path, suffix, begins):
-    pytest.importorskip("matplotlib")
-    file = tmp_path / f"speed.{suffix}"
-    assert bench("--plot", str(file), "--batch", "1,2", "--category", "a").exit_code == 0
-    assert file.read_bytes().startswith(begins)
-
-
-def test_a_plot_without_matplotlib(bench, tmp_path, monkeypatch):
-    monkeypatch.setattr("specdecode.core.bench.plot.find_spec", lambda name: None)
-    result = bench("--plot", str(tmp_path / "a.svg"))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert (
-        "--plot needs matplotlib, which is not installed. Get it with: pip install 'specdecode[plot]'" in result.stderr
-    )
-    assert bench.command.loads == []
-
-
 def test_random_prompts_are_labelled(specdecode, monkeypatch):
     monkeypatch.setattr(bench_local, "copy_bandwidth", lambda device: 1e9)
     refused = specdecode("bench", "random")
@@ -244,20 +173,20 @@ def test_random_prompts_are_labelled(specdecode, monkeypatch):
     assert document(result).categories[0].random is True
 
 
-def test_prompts_that_are_too_long_are_left_out_and_said(bench, prompts):
-    prompts.write_text(prompts.read_text() + json.dumps({"prompt": "x" * 200, "category": "a"}) + "\n")
+def test_prompts_that_are_too_long_are_left_out_and_said(bench, categories):
+    categories.write_text(categories.read_text() + json.dumps({"prompt": "x" * 200, "category": "a"}) + "\n")
     result = bench("--json")
     assert result.exit_code == 0
     assert "note: a: 1 of 3 prompts are left out, too long for the context" in result.stderr
     assert [(c.name, c.prompts, c.left_out) for c in document(result).categories] == [("a", 2, 1), ("mine", 1, 0)]
-    prompts.write_text(json.dumps({"prompt": "x" * 200}) + "\n")
+    categories.write_text(json.dumps({"prompt": "x" * 200}) + "\n")
     alone = bench()
     assert (alone.exit_code, alone.stdout) == (2, "")
     assert "No prompt is left to measure" in alone.stderr
 
 
-def test_rows_that_set_options_are_said(bench, prompts):
-    prompts.write_text('{"prompt": "one", "max_tokens": 5, "temperature": 1}\n')
+def test_rows_that_set_options_are_said(bench, categories):
+    categories.write_text('{"prompt": "one", "max_tokens": 5, "temperature": 1}\n')
     result = bench("--json")
     assert "note: some prompts set temperature, max_tokens for themselves" in result.stderr
     assert document(result).rows[0].tokens == 5
@@ -298,30 +227,3 @@ def test_several_gpus_that_are_there_are_not_used_together_yet(bench, monkeypatc
     result = bench("--devices", "8")
     assert result.exit_code == 4
     assert "--devices 8: the 8 GPUs are there. A model runs on one device so far" in result.stderr
-
-
-def test_the_schema_in_the_docs_names_every_field():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
-    table = text.partition("## The document")[2].partition("\n## ")[0]
-    documented = set(re.findall(r"^\| `([\w.]+)` \|", table, flags=re.MULTILINE))
-    assert documented == set(_fields(Document.model_json_schema()))
-
-
-def _fields(schema, part=None, place=""):
-    """Every field of a schema by its path, lists without numbers, free names as they are."""
-    for name, field in (part or schema)["properties"].items():
-        yield f"{place}{name}"
-        for inner in _parts(schema, field):
-            yield from _fields(schema, inner, f"{place}{name}.")
-
-
-def _parts(schema, field):
-    if "$ref" in field:
-        inner = schema["$defs"][field["$ref"].rpartition("/")[2]]
-        if "properties" in inner:
-            yield inner
-    for key in ("items", "additionalProperties"):
-        if isinstance(field.get(key), dict):
-            yield from _parts(schema, field[key])
-    for option in field.get("anyOf", []):
-        yield from _parts(schema, option)

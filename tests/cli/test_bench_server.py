@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from specdecode.cli.app import make_app
 from specdecode.core.bench.counters import growth, parse
-from specdecode.core.bench.document import Document
 from specdecode.core.bench.measure import Counts
 from specdecode.core.errors import SpecdecodeError
+from tests.cli.conftest import document
 from tests.support.fake_server import Faults, fake_server
 
 
@@ -27,10 +27,6 @@ def bench(*options: str):
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
-
-
-def document(result) -> Document:
-    return Document.model_validate_json(result.stdout.splitlines()[-1])
 
 
 def test_modes_by_the_field_and_acceptance_by_the_counters(prompts):
