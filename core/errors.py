@@ -51,6 +51,10 @@ class TokenizerError(ModelError):
     """The tokenizer is missing or does not belong to the checkpoint."""
 
 
+class StorageError(SpecdecodeError):
+    """A disk is full, read-only or otherwise refuses to be written; exit code 1."""
+
+
 class DeviceError(SpecdecodeError):
     """The device is absent, unsuitable or lacks memory; exit code 4."""
 

@@ -25,6 +25,6 @@ def locate_model(name: str) -> Path:
 
 
 def preset_folders() -> dict[str, Path]:
-    """Embedded checkpoints by name."""
+    """Embedded checkpoints by name, and configurations whose weights are elsewhere."""
     root = Path(str(files("specdecode.presets")))
     return {folder.name: folder for folder in sorted(root.iterdir()) if (folder / "config.json").is_file()}

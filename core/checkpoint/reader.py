@@ -2,6 +2,9 @@
 
 checkpoint = Checkpoint.open(Path("checkpoint"))
 checkpoint.array("layers.0.attn.wq_a.weight")     # uint8 view of the FP8 codes, nothing is copied
+
+A folder that `specdecode shard-weights` wrote opens alike: `array` joins the slices of a tensor, `rank_array` gives
+one of them.
 """
 
 from __future__ import annotations
@@ -10,17 +13,20 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdecode.core.checkpoint.inventory import check_tensors, is_vision
 from specdecode.core.checkpoint.shard import Shard, TensorInfo
+from specdecode.core.checkpoint.slices import Stored, gather
 from specdecode.core.errors import CheckpointError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +37,16 @@ class Checkpoint:
         path: its folder.
         config: its configuration.
         note: what was recognised and left out (vision tensors), or None.
+        files: its shards, in the index's order.
+        ranks: for how many ranks it is sharded; 1 for an ordinary checkpoint.
     """
 
     path: Path
     config: DeepseekV41Config
     note: str | None
-    _shards: dict[str, Shard]
+    files: tuple[Shard, ...]
+    ranks: int
+    _tensors: dict[str, Stored]
 
     @classmethod
     def open(cls, path: Path | str) -> Checkpoint:
@@ -53,23 +63,56 @@ class Checkpoint:
         folder = Path(path)
         config = DeepseekV41Config.from_json(folder)
         shards = _open_shards(folder)
-        check_tensors(config, {name: shard.tensors[name] for name, shard in shards.items()}, folder)
-        vision = [name for name in shards if is_vision(name)]
+        tensors, ranks = gather(shards, folder)
+        check_tensors(config, {name: tensor.info for name, tensor in tensors.items()}, folder)
+        vision = [name for name in tensors if is_vision(name)]
         note = f"{len(vision)} vision tensors are left out: images are not supported." if vision else None
-        text = {name: shard for name, shard in shards.items() if not is_vision(name)}
-        return cls(path=folder, config=config, note=note, _shards=text)
+        text = {name: tensor for name, tensor in tensors.items() if not is_vision(name)}
+        files = tuple(_unique(shards.values()))
+        return cls(path=folder, config=config, note=note, files=files, ranks=ranks, _tensors=text)
 
     def names(self) -> tuple[str, ...]:
         """Every tensor of the text model and the drafter, in the index's order."""
-        return tuple(self._shards)
+        return tuple(self._tensors)
 
     def info(self, name: str) -> TensorInfo:
-        """Type, shape and place of a tensor."""
-        return self._shards[name].tensors[name]
+        """Type, shape and place of a tensor; of one in slices the place of the first."""
+        return self._tensors[name].info
 
     def array(self, name: str) -> NDArray[np.generic]:
-        """A read-only view of a tensor: F8, E8M0 and I8 as uint8, BF16 as uint16 bits, F32 as float32."""
-        return self._shards[name].array(name)
+        """A whole tensor: F8, E8M0 and I8 as uint8, BF16 as uint16 bits, F32 as float32.
+
+        A read-only view, or a fresh array where the tensor is in slices.
+        """
+        return self._tensors[name].array()
+
+    def rank_names(self, rank: int) -> tuple[str, ...]:
+        """The tensors that a rank needs, whole or a slice: all but the experts that other ranks own.
+
+        Raises:
+            CheckpointError: the checkpoint is not sharded for so many ranks.
+        """
+        self._check_rank(rank)
+        return tuple(name for name, tensor in self._tensors.items() if tensor.owner in (None, rank))
+
+    def rank_array(self, name: str, rank: int) -> NDArray[np.generic]:
+        """What a rank holds of a tensor, as a read-only view: its slice, or the whole tensor where it is not cut.
+
+        Raises:
+            CheckpointError: the checkpoint is not sharded for so many ranks, or another rank owns the tensor.
+        """
+        self._check_rank(rank)
+        tensor = self._tensors[name]
+        if tensor.owner not in (None, rank):
+            raise CheckpointError(f"{name} of {self.path} belongs to rank {tensor.owner}; rank {rank} has none of it.")
+        return tensor.rank_array(rank)
+
+    def _check_rank(self, rank: int) -> None:
+        if not 0 <= rank < self.ranks:
+            raise CheckpointError(
+                f"{self.path} is sharded for {self.ranks} ranks, and rank {rank} is not one of 0 to {self.ranks - 1}. "
+                "Run with as many devices, or shard the checkpoint for another number."
+            )
 
 
 def _open_shards(folder: Path) -> dict[str, Shard]:
@@ -117,5 +160,5 @@ def _compare(index_path: Path, weight_map: dict[str, str], shards: dict[str, Sha
                 raise CheckpointError(f"{shard.path} holds {name}, which {index_path} does not place there.")
 
 
-def _unique(items: Iterable[str]) -> Iterable[str]:
+def _unique(items: Iterable[T]) -> Iterable[T]:
     return dict.fromkeys(items)

@@ -87,16 +87,33 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         raise CheckpointError(f"{path} does not exist. Download the missing shard.") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path} is not a safetensors file: {error}. Download it again.") from None
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path} is not a safetensors file: its header is not a JSON object.")
     data_start = _LENGTH_BYTES + length
-    header.pop("__metadata__", None)
-    tensors = {name: _tensor(path, name, entry, data_start) for name, entry in header.items()}
+    tensors = _tensors(path, header, data_start)
     needed = max((t.offset + t.nbytes for t in tensors.values()), default=data_start)
     if size < needed:
         last = max(tensors, key=lambda name: tensors[name].offset)
         raise CheckpointError(_short(path, size, needed, f"its header says (up to tensor {last})"))
     return tensors
+
+
+def parse_header(path: Path, text: bytes, data_start: int) -> dict[str, TensorInfo]:
+    """The tensors of a header whose file is elsewhere: `text` without its length, tensors from `data_start` on.
+
+    Raises:
+        CheckpointError: it is not a header; `path` is named in the message.
+    """
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not a safetensors header: {error}.") from None
+    return _tensors(path, header, data_start)
+
+
+def _tensors(path: Path, header: object, data_start: int) -> dict[str, TensorInfo]:
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path} is not a safetensors file: its header is not a JSON object.")
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    return {name: _tensor(path, name, entry, data_start) for name, entry in entries.items()}
 
 
 def _tensor(path: Path, name: str, entry: object, data_start: int) -> TensorInfo:

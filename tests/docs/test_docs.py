@@ -23,8 +23,11 @@ IN_CI = (
     "python -m pytest",
     "python examples/build_graphs.py",
     "python tests/benchmarks/first.py",
+    "python tests/benchmarks/sharding.py",
     ".ci/run",
 )
+# A server does not end; tests/max_arch runs it.
+SERVERS = ("python -m specdecode.max_arch serve",)
 # These need a GPU; here their options are read.
 ON_A_GPU = ("python tests/benchmarks/released_layers.py", "python tests/kernels/run.py")
 
@@ -41,7 +44,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def slow(block: str) -> bool:
-    return any(command in block for command in IN_CI)
+    return any(command in block for command in (*IN_CI, *SERVERS))
 
 
 def on_a_gpu(block: str) -> list[str]:
@@ -74,7 +77,7 @@ def test_slow_commands_are_run_by_ci():
     readme = [text for place, text in blocks("sh") if place.startswith("README")][:2]  # .ci/run takes these as they are
     for place, text in blocks("sh"):
         for line in text.splitlines():
-            if slow(line) and not line.startswith(".ci/run"):
+            if slow(line) and not line.startswith((".ci/run", *SERVERS)):
                 command = line.partition("#")[0].strip()
                 assert any(command in known.splitlines() for known in readme) or command in ci, f"{place}: {command}"
 
@@ -90,17 +93,37 @@ def test_named_files_exist(document):
     text = document.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (document.parent / target).exists(), target
-    tops = "|".join(("cli", "core", "presets", "tests", "examples", "docs", r"\.ci"))
+    tops = "|".join(("cli", "core", "max_arch", "presets", "tests", "examples", "docs", r"\.ci"))
     for name in re.findall(rf"`((?:{tops})/[\w./*-]*)`", text):
         assert list(ROOT.glob(name.rstrip("/"))), name
 
 
-@pytest.mark.parametrize("command", ["generate", "bench"])
+@pytest.mark.parametrize("command", ["generate", "bench", "shard-weights"])
 def test_every_option_is_documented(command):
     text = (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| (?:`-\w`, )?`(--[a-z-]+)", text, flags=re.MULTILINE))
     page = CliRunner().invoke(make_app(panels=False), [command, "--help"], env={"COLUMNS": "120"}).stdout
     assert documented == set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, flags=re.MULTILINE))
+
+
+def test_the_table_of_the_released_plan_is_what_the_command_says():
+    plans = {}
+    for layout in ("--tp", "--ep"):
+        arguments = ["shard-weights", "deepseek-v4.1-flash", "--dry-run", "--json", layout, "8"]
+        (plans[layout],) = json.loads(CliRunner().invoke(make_app(panels=False), arguments).stdout)["plans"]
+    rows = [
+        ("split over the devices", lambda plan: plan["split"]),
+        ("replicated on each of them", lambda plan: plan["replicated"]),
+        ("Engram tables, in the host's memory, once", lambda plan: plan["host"]),
+        ("weights of a device", lambda plan: plan["devices"][0]["bytes"]),
+        ("caches of a device, 8 sequences of 65,536 tokens over all", lambda plan: plan["caches"]["allocated"]),
+    ]
+    text = (ROOT / "docs" / "shard-weights.md").read_text(encoding="utf-8")
+    for title, figure in rows:
+        assert f"| {title} | {figure(plans['--tp']):,} | {figure(plans['--ep']):,} |" in text
+    fitting = {layout: [fit["device"] for fit in plan["fits"] if fit["fits"]] for layout, plan in plans.items()}
+    assert fitting["--tp"][:3] == ["H200", "B200", "MI300X"]
+    assert fitting["--ep"][0] == "H100"
 
 
 @pytest.mark.parametrize("command", ["generate", "bench"])

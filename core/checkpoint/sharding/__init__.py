@@ -1,0 +1,1 @@
+"""Cut a checkpoint for several devices: plan, write, verify, merge back."""
