@@ -46,37 +46,51 @@ class Parts:
 
 @dataclass(frozen=True)
 class DraftShares:
-    """The share of a step that drafts the next block which drafting takes, by (requests, width)."""
+    """The share of a step that drafts the next block which drafting takes.
 
-    measured: dict[tuple[int, int], float]
+    Attributes:
+        measured: (requests, width) -> seconds of a step without and with drafting; each of one or two numbers of
+            requests with each of two widths.
+    """
+
+    measured: dict[tuple[int, int], tuple[float, float]]
 
     @classmethod
     def measure(cls, model: StepModel, max_batch: int) -> DraftShares:
-        """Time steps of one request and of `max_batch`, each width with and without drafting, in turn.
+        """Time steps of one request and of `max_batch`, without drafts and with a whole block to verify.
 
         What the model's caches hold is lost. Empty where they have no room for a block.
         """
-        kinds = [(width, draft) for width in range(model.block_size + 1) for draft in (False, True)]
-        found: dict[tuple[int, int], float] = {}
+        kinds = [(width, draft) for width in (0, model.block_size) for draft in (False, True)]
+        found: dict[tuple[int, int], tuple[float, float]] = {}
         for requests in sorted({1, max_batch}):
             tries = [seconds for _ in range(TRIES) if (seconds := step_seconds(model, requests, kinds)) is not None]
             if not tries:
                 continue
             seconds = list(map(min, zip(*tries, strict=True)))
             for (width, _), without, whole in zip(kinds[::2], seconds[::2], seconds[1::2], strict=True):
-                found[requests, width] = max(0.0, 1 - without / whole)
+                found[requests, width] = (without, whole)
         return cls(found)
 
     def of(self, requests: int, width: int) -> float:
-        """The share at these sizes; between measured numbers of requests it is linear."""
-        known = sorted((n, share) for (n, w), share in self.measured.items() if w == width)
-        if not known:
+        """The share at these sizes; between measured ones both times are linear."""
+        if not self.measured:
             return 0.0
-        (low, first), (high, last) = known[0], known[-1]
-        if high == low:
-            return first
-        place = min(max((requests - low) / (high - low), 0.0), 1.0)
-        return first + (last - first) * place
+        sizes, widths = (sorted({key[place] for key in self.measured}) for place in (0, 1))
+        without, whole = (
+            _between(
+                (sizes[0], sizes[-1]),
+                requests,
+                [
+                    _between(
+                        (widths[0], widths[-1]), width, [self.measured[n, w][which] for w in (widths[0], widths[-1])]
+                    )
+                    for n in (sizes[0], sizes[-1])
+                ],
+            )
+            for which in (0, 1)
+        )
+        return max(0.0, 1 - without / whole)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +106,13 @@ class StepTimes:
             costs=measure(model, max_batch=batch) if auto else None,
             shares=DraftShares.measure(model, batch) if drafts else None,
         )
+
+
+def _between(ends: tuple[int, int], place: int, values: Sequence[float]) -> float:
+    """Linear from the first value to the second, and constant beyond the ends."""
+    low, high = ends
+    share = min(max((place - low) / (high - low), 0.0), 1.0) if high > low else 0.0
+    return values[0] + (values[1] - values[0]) * share
 
 
 def parts(spans: Sequence[Span], wall: float, proposing: float, shares: DraftShares | None) -> Parts:

@@ -41,7 +41,7 @@ def span(requests: int, width: int, draft: bool, seconds: float, *, decode: bool
 
 
 def test_the_parts_add_up_to_the_wall():
-    shares = DraftShares({(1, 2): 0.25, (4, 2): 0.5})
+    shares = DraftShares({(1, 2): (3.0, 4.0), (4, 2): (4.0, 8.0)})  # drafting is a quarter, and half
     spans = [span(1, 0, True, 3.0, decode=False), span(1, 2, True, 4.0), span(4, 2, True, 2.0), span(1, 0, False, 1.0)]
     found = parts(spans, 12.0, 0.5, shares)
     assert (found.prompt, found.draft, found.verify) == (3.0, 1.0 + 1.0 + 0.5, 3.0 + 1.0 + 1.0)
@@ -50,9 +50,13 @@ def test_the_parts_add_up_to_the_wall():
 
 
 def test_shares_between_measured_batches():
-    shares = DraftShares({(1, 2): 0.2, (5, 2): 0.4})
-    assert [shares.of(n, 2) for n in (1, 3, 5, 9)] == pytest.approx([0.2, 0.3, 0.4, 0.4])
-    assert shares.of(1, 3) == 0.0
+    measured = {(1, 0): (3.0, 4.0), (1, 4): (9.0, 10.0), (5, 0): (7.0, 10.0), (5, 4): (17.0, 20.0)}
+    shares = DraftShares(measured)
+    assert [shares.of(n, 0) for n in (1, 5, 9)] == pytest.approx([1 / 4, 3 / 10, 3 / 10])
+    assert shares.of(1, 2) == pytest.approx(1 / 7)  # 6 and 7 seconds
+    assert shares.of(3, 2) == pytest.approx(2 / 11)  # 9 and 11
+    assert DraftShares({}).of(1, 3) == 0.0
+    assert DraftShares({(1, 2): (5.0, 4.0)}).of(1, 2) == 0.0  # a clock that says that drafting takes less than nothing
 
 
 class SlowDrafter(ToyModel):
@@ -72,7 +76,7 @@ def test_shares_are_measured_by_steps_with_and_without_drafting(monkeypatch):
     timed = module.step_seconds
     monkeypatch.setattr(module, "step_seconds", lambda *given: timed(*given, clock=lambda: model.now))
     shares = DraftShares.measure(model, 2)
-    assert shares.measured == {(n, width): 0.75 for n in (1, 2) for width in range(3)}
+    assert shares.measured == {(n, width): (1.0, 4.0) for n in (1, 2) for width in (0, 2)}
 
 
 def test_the_floor_counts_each_step_that_decodes():
