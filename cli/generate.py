@@ -122,7 +122,7 @@ def generate(
             show_config=show_config,
             method=method,
             draft_model=draft_model,
-            draft_tokens=_width(draft_tokens, no_speculation, method),
+            draft_tokens=width(draft_tokens, no_speculation, method),
             auto_width=draft_tokens == "auto",
             confidence_threshold=confidence_threshold,
             acceptance=acceptance,
@@ -159,7 +159,12 @@ def _biases(texts: list[str]) -> Mapping[int, float]:
     return biases
 
 
-def _width(draft_tokens: str | None, no_speculation: bool, method: str) -> int | None:
+def width(draft_tokens: str | None, no_speculation: bool, method: str) -> int | None:
+    """What `--draft-tokens` and its like ask for; None = what the checkpoint says.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
     from specdecode.core.errors import UsageError
 
     if draft_tokens not in (None, "auto") and not draft_tokens.isdecimal():

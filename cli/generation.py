@@ -8,26 +8,22 @@ from pathlib import Path
 
 from specdecode.cli import configuration, loading, report, results, trace
 from specdecode.cli.comparison import compare, plain_pass, with_margin
+from specdecode.cli.engines import make_engine, make_widths
 from specdecode.cli.jobs import Job, Work, noun, prepare
 from specdecode.cli.ordered import OrderedTexts
 from specdecode.cli.output import Output
 from specdecode.cli.passes import Outcome, Pass
+from specdecode.cli.proposers import RULES
 from specdecode.cli.settings import Settings
 from specdecode.cli.writer import Writer
 from specdecode.core.engine.costs import measure
 from specdecode.core.engine.engine import Engine
-from specdecode.core.engine.ngram import PromptLookup
 from specdecode.core.engine.request import TokensEvent
-from specdecode.core.engine.step import Acceptance, StepModel
-from specdecode.core.engine.widths import AutoWidth, ConfidenceThreshold, WidthPolicy
+from specdecode.core.engine.step import StepModel
+from specdecode.core.engine.widths import WidthPolicy
 from specdecode.core.errors import ExitCode
 
 _PROMPT_WIDTH = 100
-_RULES = {
-    "match": "a draft is accepted if it is the token that the target draws itself, keyed by seed and position",
-    "rejection": "a draft is accepted with probability min(1, p/q), else redrawn from the residual",
-    "block": "drafts are accepted by block verification against the drafter's probabilities",
-}
 
 
 def run(settings: Settings) -> ExitCode:
@@ -60,7 +56,7 @@ def _run(settings: Settings, work: Work, jobs: Sequence[Job], output: Output, wr
         progress=output,
         drafter=work.proposer.folder if work.width else None,
     )
-    output.note(work.proposer.describe(work.width, _RULES[settings.acceptance]))
+    output.note(work.proposer.describe(work.width, RULES[settings.acceptance]))
     return _Generation(settings, work, jobs, output, writer, model).run()
 
 
@@ -141,24 +137,11 @@ class _Generation:
         self._texts.drop(number)
 
     def _engine(self, widths: WidthPolicy | None = None) -> Engine:
-        batch = self._settings.batch_size
-        rule = Acceptance[self._settings.acceptance.upper()]
-        return Engine(
-            self._model,
-            max_batch=batch,
-            tokenizer=self._work.tokenizer,
-            widths=widths,
-            acceptance=rule,
-            proposer=PromptLookup if self._settings.method == "ngram" else None,
-        )
+        return make_engine(self._settings, self._model, self._work.tokenizer, widths)
 
     def _widths(self) -> WidthPolicy | None:
-        if self._settings.confidence_threshold is not None:
-            return ConfidenceThreshold(self._settings.confidence_threshold)
-        if self._settings.auto_width:
-            costs = measure(self._model, max_batch=min(self._settings.batch_size, len(self._jobs)))
-            return None if costs is None else AutoWidth(costs=costs, block=self._model.block_size)
-        return None
+        batch = min(self._settings.batch_size, len(self._jobs))
+        return make_widths(self._settings, self._model.block_size, lambda: measure(self._model, max_batch=batch))
 
     @property
     def _prints_text(self) -> bool:

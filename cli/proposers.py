@@ -11,6 +11,12 @@ from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_checkpoint import FOLDER
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 
+RULES = {
+    "match": "a draft is accepted if it is the token that the target draws itself, keyed by seed and position",
+    "rejection": "a draft is accepted with probability min(1, p/q), else redrawn from the residual",
+    "block": "drafts are accepted by block verification against the drafter's probabilities",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Proposer:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from specdecode.cli import logprobs
 from specdecode.cli.jobs import Job
 from specdecode.cli.passes import Outcome, Turn
 from specdecode.core.engine.request import FinishReason
 from specdecode.core.errors import UsageError
+from specdecode.core.text import logprobs_json as logprobs
 from specdecode.core.text.markers import THINK_END
 from specdecode.core.text.tokenizer import TextTokenizer
 

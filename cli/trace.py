@@ -15,21 +15,12 @@ _MEANINGS = {
 
 def traced(event: TokensEvent, *, colour: bool) -> str:
     """The text of a step's tokens, each with its kind; a token that only begins a character has no text yet."""
-    return "".join(_one(piece, _kind(event, place), colour) for place, piece in enumerate(event.pieces))
+    return "".join(_one(piece, event.kind(place), colour) for place, piece in enumerate(event.pieces))
 
 
 def legend(*, colour: bool) -> list[str]:
     """One line a kind."""
     return [f"{_one(kind, kind, colour)} = {meaning}" for kind, meaning in _MEANINGS.items()]
-
-
-def _kind(event: TokensEvent, place: int) -> str | None:
-    """None for tokens of steps that had nothing to verify."""
-    if event.proposed == 0:
-        return None
-    if place < event.drafted:
-        return "accepted"
-    return "bonus" if event.drafted == event.proposed else "corrected"
 
 
 def _one(piece: str, kind: str | None, colour: bool) -> str:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specdecode.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from specdecode.core.engine.request import Request
 
 BANNED, SEEN, OUTPUT = 1, 2, 4
 """Marks of a token: banned for now, in the prompt or the output, and each time in the output."""
@@ -119,3 +124,29 @@ class EditState:
                 )
             self._tokens[place] = token
         return place
+
+
+def edit_state(request: Request, vocab_size: int) -> EditState | None:
+    """The edits that a request asks for; None where it asks for none.
+
+    Raises:
+        UsageError: a bias of a token that the vocabulary lacks.
+    """
+    beyond = next((token for token in request.logit_bias if token >= vocab_size), None)
+    if beyond is not None:
+        raise UsageError(f"logit_bias names the token {beyond}, and ids run below {vocab_size} (vocab_size).")
+    penalties = Penalties(
+        repetition=request.repetition_penalty,
+        frequency=request.frequency_penalty,
+        presence=request.presence_penalty,
+    )
+    banned = sorted(token for token in request.stop_ids if token < vocab_size) if request.min_tokens else []
+    if not (request.logit_bias or banned or penalties):
+        return None
+    return EditState(
+        bias=request.logit_bias,
+        banned=banned,
+        free_from=len(request.prompt) + request.min_tokens,
+        penalties=penalties,
+        prompt=request.prompt,
+    )

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from specdecode.core.engine.commit import commit
-from specdecode.core.engine.edits import EditState, Penalties
+from specdecode.core.engine.edits import edit_state
 from specdecode.core.engine.outcome import completion, draft_probs, not_finite, token_logprobs
 from specdecode.core.engine.proposer import TokenProposer, checked
+from specdecode.core.engine.report import Load, StepReport
 from specdecode.core.engine.request import (
     Event,
     FailedEvent,
@@ -23,7 +24,7 @@ from specdecode.core.engine.request import (
     Request,
     TokensEvent,
 )
-from specdecode.core.engine.scheduler import Scheduler, Sequence, Work
+from specdecode.core.engine.scheduler import Plan, Scheduler, Sequence, Work
 from specdecode.core.engine.step import Acceptance, StepModel, StepResult
 from specdecode.core.engine.widths import FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
@@ -50,6 +51,9 @@ class Engine:
             plain decoding, and it needs the drafter's probabilities on the host.
         proposer: makes each request a `TokenProposer`, which then drafts in place of the model's own drafter.
         clock: seconds, for the timings.
+        observer: told of every step.
+        failures: told of an exception that came up while a step ran. The request that it belongs to then fails alone;
+            where that is not known, each request of the step runs by itself. None = exceptions leave `step`.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class Engine:
         acceptance: Acceptance = Acceptance.MATCH,
         proposer: Callable[[], TokenProposer] | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        observer: Callable[[StepReport], None] | None = None,
+        failures: Callable[[Exception], None] | None = None,
     ) -> None:
         self._model = model
         self._widths = widths or FullWidth()
@@ -77,6 +83,7 @@ class Engine:
         )
         self._tokenizer = tokenizer
         self._clock = clock
+        self._observer, self._failures = observer, failures
         self._next_id = 0
         self._finished: list[Event] = []
 
@@ -104,7 +111,7 @@ class Engine:
             tokens=list(request.prompt),
             text=self._text(request),
             proposer=None if self._proposer is None else self._proposer(),
-            edits=self._edits(request),
+            edits=edit_state(request, self._model.vocab_size),
             constraint=constraint(
                 self._tokenizer,
                 grammar=request.grammar,
@@ -128,6 +135,11 @@ class Engine:
             self._scheduler.remove(sequence)
 
     @property
+    def load(self) -> Load:
+        """What it holds now."""
+        return self._scheduler.load
+
+    @property
     def busy(self) -> bool:
         """Whether `step` has something to do."""
         return bool(self._finished) or self._scheduler.busy
@@ -141,16 +153,46 @@ class Engine:
         """Run one step and say what came of it."""
         events, self._finished = self._finished, []
         if self._scheduler.busy:
-            plan = self._scheduler.plan()
-            rows = [self._scheduler.row(work) for work in plan.works]
-            start = self._clock() if self._widths.timed else 0.0
-            result = self._model.step(rows, width=plan.width, draft=plan.draft)
-            now = self._clock()
-            if self._widths.timed and all(work.yields and work.count == 1 for work in plan.works):
-                self._widths.record(len(rows), plan.width, now - start, draft=plan.draft)
-            for index, work in enumerate(plan.works):
-                events += self._apply(work, index, result, now, plan.width)
+            events += self._run(self._scheduler.plan())
         return events
+
+    def _run(self, plan: Plan) -> list[Event]:
+        timed = self._widths.timed or self._observer is not None
+        try:
+            rows = [self._scheduler.row(work) for work in plan.works]
+            start = self._clock() if timed else 0.0
+            result = self._model.step(rows, width=plan.width, draft=plan.draft)
+        except Exception as error:
+            if self._failures is None:
+                raise
+            if len(plan.works) == 1:
+                return [self._failed(plan.works[0].sequence, error)]
+            # Nothing is committed yet, and a step writes only behind what is, so it may run again in parts.
+            return [event for work in plan.works for event in self._run(plan.alone(work))]
+        now = self._clock()
+        if self._widths.timed and all(work.yields and work.count == 1 for work in plan.works):
+            self._widths.record(len(rows), plan.width, now - start, draft=plan.draft)
+        if self._observer is not None:
+            self._observer(plan.report(now - start))
+        events: list[Event] = []
+        for index, work in enumerate(plan.works):
+            try:
+                events += self._apply(work, index, result, now, plan.width)
+            except Exception as error:
+                if self._failures is None:
+                    raise
+                events.append(self._failed(work.sequence, error))
+        return events
+
+    def _failed(self, sequence: Sequence, error: Exception) -> FailedEvent:
+        assert self._failures is not None
+        self._failures(error)
+        self.cancel(sequence.id)
+        return FailedEvent(
+            request_id=sequence.id,
+            message=f"The engine failed on this request ({type(error).__name__}: {error}). Other requests are not "
+            "affected; the log of the engine says more.",
+        )
 
     def _apply(self, work: Work, index: int, result: StepResult, now: float, width: int) -> list[Event]:
         sequence = work.sequence
@@ -202,28 +244,6 @@ class Engine:
             self._scheduler.remove(sequence)
             events.append(FinishedEvent(request_id=sequence.id, completion=completion(sequence, kept.reason)))
         return events
-
-    def _edits(self, request: Request) -> EditState | None:
-        """The edits of its logits; None where it asks for none."""
-        size = self._model.vocab_size
-        beyond = next((token for token in request.logit_bias if token >= size), None)
-        if beyond is not None:
-            raise UsageError(f"logit_bias names the token {beyond}, and ids run below {size} (vocab_size).")
-        penalties = Penalties(
-            repetition=request.repetition_penalty,
-            frequency=request.frequency_penalty,
-            presence=request.presence_penalty,
-        )
-        banned = sorted(token for token in request.stop_ids if token < size) if request.min_tokens else []
-        if not (request.logit_bias or banned or penalties):
-            return None
-        return EditState(
-            bias=request.logit_bias,
-            banned=banned,
-            free_from=len(request.prompt) + request.min_tokens,
-            penalties=penalties,
-            prompt=request.prompt,
-        )
 
     def _text(self, request: Request) -> OutputText | None:
         if self._tokenizer is not None:

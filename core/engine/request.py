@@ -180,6 +180,14 @@ class TokensEvent:
         """The text that these tokens released."""
         return "".join(self.pieces)
 
+    def kind(self, place: int) -> str | None:
+        """What the token at `place` is: accepted, corrected or bonus; None where the step had nothing to verify."""
+        if self.proposed == 0:
+            return None
+        if place < self.drafted:
+            return "accepted"
+        return "bonus" if self.drafted == self.proposed else "corrected"
+
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedEvent:

@@ -18,6 +18,7 @@ from specdecode.core.cache.pages import PageAllocator
 from specdecode.core.engine.edits import EditState
 from specdecode.core.engine.logprobs import TokenLogprob
 from specdecode.core.engine.proposer import TokenProposer
+from specdecode.core.engine.report import Load, StepReport
 from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import Acceptance, StepModel, StepRow
 from specdecode.core.engine.widths import Draft, FullWidth, WidthPolicy
@@ -100,6 +101,21 @@ class Plan:
     width: int
     draft: bool
 
+    def alone(self, work: Work) -> Plan:
+        """The step with one of its shares only."""
+        return Plan(works=(work,), width=len(work.drafts), draft=self.draft)
+
+    def report(self, seconds: float) -> StepReport:
+        """What an observer is told once it has run, before its results are applied."""
+        decoding = {w.sequence.id: len(w.drafts) for w in self.works if not w.sequence.prefilling}
+        return StepReport(
+            decoding=decoding,
+            prefilling=len(self.works) - len(decoding),
+            width=self.width,
+            drafts=self.draft,
+            seconds=seconds,
+        )
+
 
 class Scheduler:
     """Waiting and running sequences, rows and pages."""
@@ -125,6 +141,16 @@ class Scheduler:
         self._pages = PageAllocator(model.num_pages, model.page_size)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
+
+    @property
+    def load(self) -> Load:
+        """What it holds now."""
+        return Load(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            free_pages=self._pages.available,
+            pages=self._pages.num_pages,
+        )
 
     @property
     def busy(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specdecode.core.text.conversation import Called, Message, ToolCall
 from specdecode.core.text.markers import DSML, THINK_END
 
-_CALLS, _CALLS_END = f"<{DSML} calls>", f"</{DSML} calls>"
+CALLS, CALLS_END = f"<{DSML} calls>", f"</{DSML} calls>"
 _INVOKE = re.compile(rf'<{DSML} invoke name="(.*?)">\n(.*?)</{DSML} invoke>', flags=re.DOTALL)
 _PARAMETER = re.compile(
     rf'<{DSML} parameter name="(.*?)" string="(true|false)">(.*?)</{DSML} parameter>', flags=re.DOTALL
@@ -47,8 +47,8 @@ def parse_answer(text: str, *, thinking: bool, tools: bool) -> Answer:
     """
     reasoning, said = (None, text) if not thinking else _thought(text, tools)
     said = said.replace(THINK_END, "")
-    begin = said.find(_CALLS) if tools else -1
-    end = said.find(_CALLS_END, begin)
+    begin = said.find(CALLS) if tools else -1
+    end = said.find(CALLS_END, begin)
     if begin < 0 or end < 0:
         return Answer(reasoning=reasoning, content=said)
     calls = tuple(_call(n, *found) for n, found in enumerate(_INVOKE.findall(said[begin:end])))
@@ -59,7 +59,7 @@ def parse_answer(text: str, *, thinking: bool, tools: bool) -> Answer:
 def _thought(text: str, tools: bool) -> tuple[str, str]:
     """Reasoning and the rest; a call ends the reasoning, too."""
     end = text.find(THINK_END)
-    call = text.find(_CALLS) if tools else -1
+    call = text.find(CALLS) if tools else -1
     if call >= 0 and (end < 0 or call < end):
         return text[:call].strip("\n"), text[call:]
     reasoning, _, rest = text.partition(THINK_END)

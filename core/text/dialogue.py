@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from specdecode.core.errors import UsageError
 from specdecode.core.text.answer import Answer, parse_answer
@@ -12,6 +13,13 @@ from specdecode.core.text.markers import THINK, THINK_END
 from specdecode.core.text.prompt import Prompt
 from specdecode.core.text.prompts import encode_prompt
 from specdecode.core.text.tokenizer import TextTokenizer
+
+
+def in_reasoning(ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
+    """Whether a prompt ends inside the reasoning: of its markers the last is `<think>`."""
+    markers = {name: token for token, name in tokenizer.added.items() if name in (THINK, THINK_END)}
+    last = next((token for token in reversed(ids) if token in markers.values()), None)
+    return last is not None and last == markers.get(THINK)
 
 
 class Dialogue:
@@ -64,9 +72,13 @@ class Dialogue:
     @property
     def thinking(self) -> bool:
         """Whether the current turn's prompt ends inside the reasoning: of its markers the last is `<think>`."""
-        markers = {name: token for token, name in self._tokenizer.added.items() if name in (THINK, THINK_END)}
-        last = next((token for token in reversed(self.ids()) if token in markers.values()), None)
-        return last is not None and last == markers.get(THINK)
+        return in_reasoning(self.ids(), self._tokenizer)
+
+    @property
+    def answers_thinking(self) -> bool:
+        """Whether the current turn is a conversation's whose answer begins with reasoning."""
+        last = self._messages[-1]
+        return self._chat and self._options.thinking and not (last.prefix and bool(last.content))
 
     def ids(self) -> list[int]:
         """The prompt of the current turn.
@@ -83,9 +95,7 @@ class Dialogue:
         """An answer to the current turn, taken apart; None where nothing is encoded."""
         if not self._chat:
             return None
-        last = self._messages[-1]
-        goes_on = last.prefix and bool(last.content)
-        return parse_answer(text, thinking=self._options.thinking and not goes_on, tools=bool(self._prompt.tools))
+        return parse_answer(text, thinking=self.answers_thinking, tools=bool(self._prompt.tools))
 
     def take(self, text: str) -> None:
         """Go on to the next turn with this answer; `more` must hold."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
@@ -54,6 +55,7 @@ class GrammarCompiler:
 
         self._tokenizer = LLTokenizer(_Tokens(vocabulary), eos_token=vocabulary.eos)  # type: ignore[arg-type]
         self._compiled: dict[Grammar, LLMatcher] = {}
+        self._lock = Lock()  # of the table; a server compiles beside the engine that looks things up
 
     def compile(self, grammar: Grammar) -> LLMatcher:
         """A matcher at the grammar's beginning; it is shared, so copy it before it consumes anything.
@@ -61,10 +63,12 @@ class GrammarCompiler:
         Raises:
             UsageError: the grammar is not valid or holds what is not supported.
         """
-        matcher = self._compiled.pop(grammar, None) or self._compile(grammar)
-        self._compiled[grammar] = matcher
-        if len(self._compiled) > _KEPT:
-            del self._compiled[next(iter(self._compiled))]
+        matcher = self._compiled.get(grammar) or self._compile(grammar)
+        with self._lock:
+            self._compiled.pop(grammar, None)  # the youngest stands last
+            self._compiled[grammar] = matcher
+            if len(self._compiled) > _KEPT:
+                del self._compiled[next(iter(self._compiled))]
         return matcher
 
     def _compile(self, grammar: Grammar) -> LLMatcher:

@@ -98,9 +98,17 @@ def test_named_files_exist(document):
         assert list(ROOT.glob(name.rstrip("/"))), name
 
 
-@pytest.mark.parametrize("command", ["generate", "bench", "shard-weights"])
-def test_every_option_is_documented(command):
-    text = (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("command", "document"),
+    [
+        ("generate", "generate.md"),
+        ("bench", "bench.md"),
+        ("serve-local", "serve.md"),
+        ("shard-weights", "shard-weights.md"),
+    ],
+)
+def test_every_option_is_documented(command, document):
+    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| (?:`-\w`, )?`(--[a-z-]+)", text, flags=re.MULTILINE))
     page = CliRunner().invoke(make_app(panels=False), [command, "--help"], env={"COLUMNS": "120"}).stdout
     assert documented == set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, flags=re.MULTILINE))
@@ -145,3 +153,19 @@ def test_the_table_of_the_h200_is_its_raw_figures():
             rows.append(f"{sizes} | {ms:.2f} | {moved / 1e6:,.0f} | {100 * share:.0f} % | {host:.2f} | {kernels} |")
     text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| \d+ \| \d+k \| .*$", text, flags=re.MULTILINE) == rows
+
+
+def test_the_table_of_the_load_test_is_its_raw_figures():
+    run = json.loads((ROOT / "docs" / "benchmarks" / "serve-load.json").read_text())
+    table = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8").partition("## Under load")[2]
+    did, rates, memory = run["manners"], run["acceptance_rates"], run["resident_mib"]
+    for figures in (
+        f"{run['seconds']:.0f}, {run['clients']}, {run['requests']}",
+        f"{run['answers']}, {run['answers_equal_to_solo']}",
+        f"{did['leave'] + did['leave whole']}, {did['oversize']}, {did['malformed']}, {did['unknown']}",
+        f"{min(rates):.3f}, {max(rates):.3f}",
+        f"{memory[0]:.0f}, {memory[-1]:.0f}",
+        f"{max(run['descriptors'])}, {run['descriptors'][-1]}",
+    ):
+        assert f"| {figures} |" in table
+    assert run["failures"] == []

@@ -1,0 +1,1 @@
+"""Load on a running server: what clients do, and what has to hold."""
