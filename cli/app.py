@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specdecode.cli import inspect_inputs, serve_local, shard_weights
+from specdecode.cli import bench, inspect_inputs, serve_local, shard_weights
 from specdecode.cli.generate import EXAMPLES, HELP, generate
 from specdecode.cli.program import Program
 
@@ -29,6 +29,7 @@ def make_app(*, panels: bool = True) -> typer.Typer:
     )
     app.callback()(_root)
     app.command(help=HELP, epilog=EXAMPLES)(generate)
+    app.command("bench", help=bench.HELP, epilog=bench.EXAMPLES)(bench.bench)
     command = app.command("inspect-inputs", help=inspect_inputs.HELP, epilog=inspect_inputs.EXAMPLES)
     command(inspect_inputs.inspect_inputs)
     command = app.command("serve-local", help=serve_local.HELP, epilog=serve_local.EXAMPLES)

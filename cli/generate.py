@@ -110,7 +110,7 @@ def generate(
             devices=devices,
             batch_size=batch_size,
             given={**_given(context), **({} if form is None else {"grammar": form})},
-            named=_named(context),
+            named=options.named(context),
             chat=chat,
             system=system,
             output=output,
@@ -132,17 +132,11 @@ def generate(
         raise typer.Exit(run(settings))
 
 
-def _named(context: typer.Context) -> frozenset[str]:
-    """Options that were on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
-
-
 def _given(context: typer.Context) -> Mapping[str, object]:
     """Options of a prompt that were on the command line."""
     from specdecode.cli.settings import FALLBACKS
 
-    values = {name: context.params[name] for name in FALLBACKS if name in _named(context)}
+    values = {name: context.params[name] for name in FALLBACKS if name in options.named(context)}
     if "logit_bias" in values:
         values["logit_bias"] = _biases(values["logit_bias"])
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -22,6 +22,10 @@ from specdecode.core.text.dialogue import Dialogue
 from specdecode.core.text.prompt import Prompt
 from specdecode.core.text.prompts import read_prompts
 from specdecode.core.text.tokenizer import TextTokenizer
+
+
+class TooLongError(UsageError):
+    """A prompt leaves no room in the context."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +77,22 @@ class Work:
         return [job for job in self.jobs if job.sample == 0]
 
 
-def prepare(settings: Settings) -> Work:
+def prepare(
+    settings: Settings,
+    prompts: Sequence[Prompt] | None = None,
+    leave_out: Callable[[Prompt], None] | None = None,
+) -> Work:
     """Read prompts, configuration and tokenizer.
+
+    Args:
+        prompts: to run in place of those that the settings name.
+        leave_out: told of each prompt that is too long for the context, which then is no error.
 
     Raises:
         UsageError: an option or a prompt is not possible.
         ModelError: the checkpoint cannot be used.
     """
-    prompts = _prompts(settings)
+    prompts = _prompts(settings) if prompts is None else prompts
     gpu_number(settings.devices)
     if not settings.model:
         raise UsageError("--model is empty. Name a checkpoint folder or a preset.")
@@ -94,7 +106,12 @@ def prepare(settings: Settings) -> Work:
     jobs = []
     for prompt in prompts:
         values = resolve(prompt, settings, config, (source.most, source.source))
-        jobs += _jobs(prompt, values, settings, config, tokenizer, (model, rule))
+        try:
+            jobs += _jobs(prompt, values, settings, config, tokenizer, (model, rule))
+        except TooLongError:
+            if leave_out is None:
+                raise
+            leave_out(prompt)
     return Work(path=path, config=config, tokenizer=tokenizer, jobs=tuple(jobs), proposer=source, width=width)
 
 
@@ -125,7 +142,7 @@ def _jobs(
     ids = dialogue.ids()
     context = config.text_config.max_position_embeddings
     if len(ids) >= context:
-        raise UsageError(
+        raise TooLongError(
             f"{prompt.origin}: the prompt has {len(ids)} tokens, and the model's context of {context} "
             "(max_position_embeddings in config.json) has no room for any output. Shorten it."
         )

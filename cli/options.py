@@ -9,6 +9,13 @@ import typer
 _CHAT, _STOPPING = "Conversation", "Stopping"
 _SPECULATION, _RUNNING, _OUTPUT = "Speculation", "Running", "Output"
 
+
+def named(context: typer.Context) -> frozenset[str]:
+    """Parameters that were on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+
+
 ModelOption = Annotated[
     str,
     typer.Option(

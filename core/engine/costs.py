@@ -86,14 +86,30 @@ def measure(model: StepModel, *, max_batch: int, clock: Callable[[], float] = ti
     plain: dict[int, float] = {}
     points: dict[tuple[int, int], float] = {}
     for requests in sorted({1, max_batch}):
-        bench = _Bench.of(model, requests)
-        if bench is None:
-            continue
-        model.step(bench.prompts(), width=0, draft=True)
         kinds = [(0, False), *((width, True) for width in range(model.block_size + 1))]
-        plain[requests], *others = _times(model, bench, kinds, clock)
+        seconds = step_seconds(model, requests, kinds, clock)
+        if seconds is None:
+            continue
+        plain[requests], *others = seconds
         points.update({(requests, width): cost for width, cost in enumerate(others)})
     return StepCosts(plain_points=plain, points=points) if points else None
+
+
+def step_seconds(
+    model: StepModel,
+    requests: int,
+    kinds: Sequence[tuple[int, bool]],
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float] | None:
+    """Seconds of steps of so many requests, of each (width, draft); what the caches hold is lost.
+
+    None where the caches have no room for a known token and a whole block each.
+    """
+    bench = _Bench.of(model, requests)
+    if bench is None:
+        return None
+    model.step(bench.prompts(), width=0, draft=True)
+    return _times(model, bench, kinds, clock)
 
 
 @dataclass(frozen=True, kw_only=True)

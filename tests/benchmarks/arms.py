@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from unittest import mock
 
+from specdecode.core.bench.spread import Spread
 from specdecode.core.engine.costs import measure
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.request import FinishedEvent, Request
@@ -15,7 +16,6 @@ from specdecode.core.errors import MismatchError
 from specdecode.core.metrics import Acceptance, Round
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model, UnifiedEagleOutputs
-from tests.benchmarks.spread import Spread
 
 
 class GraphClock:

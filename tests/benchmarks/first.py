@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from specdecode.core.bench.machine import Company, machine
 from specdecode.core.checkpoint.locate import preset_folders
 from specdecode.core.engine.graph_store import GraphInfo, GraphStore, count_ops
 from specdecode.core.engine.request import Request
@@ -31,7 +32,6 @@ from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph, load_
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
 from specdecode.core.text.tokenizer import TextTokenizer
 from tests.benchmarks.arms import Comparison, compare, run
-from tests.benchmarks.spread import Company, machine
 from tests.benchmarks.steps import StepTime, step_times
 
 PROMPT_LENGTH = 48

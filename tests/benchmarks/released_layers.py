@@ -5,7 +5,7 @@ python tests/benchmarks/released_layers.py --compile-only sm_90a --into FOLDER  
 python tests/benchmarks/released_layers.py --devices cpu --tiny                   # the logic, on any machine
 
 On a GPU every time is the median over replays of a captured step, by the device's own events. Bytes are those of
-`released/traffic.py`; the share is theirs per second in the copy bandwidth measured in the same run.
+`core/bench/traffic.py`; the share is theirs per second in the copy bandwidth measured in the same run.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from specdecode.core.bench.bandwidth import copy_bandwidth
+from specdecode.core.bench.machine import machine
 from specdecode.core.engine.device import absent_gpu, open_place
 from specdecode.core.errors import SpecdecodeError
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph
 from specdecode.core.progress import Lines
 from tests.benchmarks.released.bench import Bench, Case, store
-from tests.benchmarks.released.clocks import copy_bandwidth
 from tests.benchmarks.released.config import layer_names, layers_config
-from tests.benchmarks.spread import machine
 
 BATCHES, CONTEXTS = (1, 8, 32), (1 << 10, 1 << 14, 1 << 17)
 TINY_BATCHES, TINY_CONTEXTS = (1, 3), (32, 96)
@@ -80,7 +80,8 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
     contexts = options.context or (TINY_CONTEXTS if options.tiny else CONTEXTS)
     where = machine() | {"device": options.devices if place.is_host else place.device.model_name}
     print(f"{where['device']}, MAX {where['max']}; host: {where['cpu']}, {where['cores']} cores")
-    bandwidth = copy_bandwidth(place.device, size=1 << 24 if options.tiny else 1 << 30)
+    size = 1 << 24 if options.tiny else 1 << 30
+    bandwidth = copy_bandwidth(place.device, size=size, repeats=20)
     print(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s, read and written")
     cases = [(batch, context) for context in contexts for batch in batches]
     bench = Bench(place, tiny=options.tiny, cases=cases, progress=Lines())

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from specdecode.core.bench.spread import Spread
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
-from tests.benchmarks.spread import Spread
 
 WARM_UP = 8  # the first steps of a kind try out thread counts
 

@@ -7,13 +7,14 @@ import pytest
 from max.driver import CPU
 from max.dtype import DType
 
+from specdecode.core.bench import bandwidth, traffic
+from specdecode.core.bench.traffic import Step
 from specdecode.core.models.deepseek_v41.config import LayerKind
 from specdecode.core.models.deepseek_v41.weights import graph_weights
 from specdecode.core.progress import Silent
-from tests.benchmarks.released import clocks, traffic, weights
+from tests.benchmarks.released import clocks, weights
 from tests.benchmarks.released.bench import Bench
 from tests.benchmarks.released.config import layer_names, layers_config
-from tests.benchmarks.released.traffic import Step
 from tests.support.released import released_config
 
 SMALL = layers_config(tiny=True)
@@ -120,7 +121,7 @@ def test_times_are_taken_as_often_as_asked():
     runs = []
     spread = clocks.device_ms(lambda: runs.append(1), CPU(), repeats=4, warm_up=2)
     assert (len(runs), len(spread.values)) == (6, 4)
-    assert clocks.copy_bandwidth(CPU(), size=1 << 16, repeats=2) > 0
+    assert bandwidth.copy_bandwidth(CPU(), size=1 << 16, repeats=2) > 0
 
 
 def test_a_case_is_measured_on_the_cpu():

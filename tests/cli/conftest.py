@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from specdecode.cli import loading
+from specdecode.cli import bench_local, loading
 from specdecode.cli.app import make_app
+from specdecode.core.bench.document import Document
 from tests.support.byte_tokenizer import EOS, byte_id
 from tests.support.tiny import write_checkpoint
 from tests.support.toy import ToyModel
@@ -87,3 +88,26 @@ def timeless(text: str) -> str:
     """A transcript with its times replaced."""
     text = re.sub(r"token \d+\.\d+ s", "token T s", text)
     return re.sub(r"token \d+\.\d+ ms", "token T ms", text)
+
+
+@pytest.fixture
+def categories(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "one", "category": "a"}\n{"prompt": "three33", "category": "a"}\n{"prompt": "b"}\n')
+    return file
+
+
+@pytest.fixture
+def bench(specdecode, categories, monkeypatch):
+    """Runs the command on these prompts, twice each; copying memory is not what is tested."""
+    monkeypatch.setattr(bench_local, "copy_bandwidth", lambda device: 1e9)
+
+    def run(*options: str):
+        return specdecode("bench", str(categories), "--max-tokens", "12", "--repeats", "2", *options)
+
+    run.command = specdecode
+    return run
+
+
+def document(result) -> Document:
+    return Document.model_validate_json(result.stdout.splitlines()[-1])

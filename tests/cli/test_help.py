@@ -34,6 +34,7 @@ def test_help_lists_the_commands():
     result = run("--help")
     assert result.returncode == 0
     assert "generate        Continue prompts." in result.stdout
+    assert "bench           Measure speed and acceptance." in result.stdout
     assert "inspect-inputs  Show the step graph's inputs and outputs." in result.stdout
     assert result.stderr == ""
 
@@ -91,3 +92,21 @@ def test_version():
     result = run("--version")
     assert result.returncode == 0
     assert result.stdout.startswith("specdecode 0.1.0 (MAX 26.7")
+
+
+BENCH_OPTIONS = {
+    "--category", "--per-category", "--force-random", "--batch", "--draft-tokens", "--method", "--temperature",
+    "--devices", "--max-tokens", "--ignore-eos", "--seed", "--repeats", "--warm-up", "--base-url", "--api-key",
+    "--model", "--draft-model", "--save", "--overwrite", "--baseline", "--limit", "--plot", "--json", "--quiet",
+    "--debug", "--help",
+}  # fmt: skip
+
+
+def test_the_options_of_bench(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    result = CliRunner().invoke(make_app(panels=True), ["bench", "--help"])
+    named = re.findall(r"^[│ ]+(?:-\w, )?(--[a-z-]+)", result.stdout, flags=re.MULTILINE)
+    assert set(named) == BENCH_OPTIONS
+    assert "specdecode bench --base-url http://127.0.0.1:8000 --batch 1,4\n" in re.sub(r" +\n", "\n", result.stdout)
+    for panel in ("Prompts", "Sweeps", "Measuring", "Result"):
+        assert f"─ {panel} ─" in result.stdout

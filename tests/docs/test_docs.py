@@ -100,7 +100,12 @@ def test_named_files_exist(document):
 
 @pytest.mark.parametrize(
     ("command", "document"),
-    [("generate", "generate.md"), ("serve-local", "serve.md"), ("shard-weights", "shard-weights.md")],
+    [
+        ("generate", "generate.md"),
+        ("bench", "bench.md"),
+        ("serve-local", "serve.md"),
+        ("shard-weights", "shard-weights.md"),
+    ],
 )
 def test_every_option_is_documented(command, document):
     text = (ROOT / "docs" / document).read_text(encoding="utf-8")
@@ -129,9 +134,10 @@ def test_the_table_of_the_released_plan_is_what_the_command_says():
     assert fitting["--ep"][0] == "H100"
 
 
-def test_every_exit_code_is_documented():
-    text = (ROOT / "docs" / "generate.md").read_text(encoding="utf-8")
-    table = text.partition("## Exit codes")[2].partition("## JSON")[0]
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_every_exit_code_is_documented(command):
+    text = (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")
+    table = text.partition("## Exit codes")[2].partition("\n## ")[0]
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)] == list(ExitCode)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from specdecode.core.bench.spread import Spread
 from specdecode.core.engine.graph_store import count_ops
 from tests.benchmarks.released.clocks import device_ms, launches, wall_ms
-from tests.benchmarks.spread import Spread
 
 if TYPE_CHECKING:
     from max.driver import Device

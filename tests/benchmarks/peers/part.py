@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from max.driver import accelerator_count
 
+from specdecode.core.bench.machine import machine
 from specdecode.core.engine.device import Place, absent_gpu, open_place
 from specdecode.core.errors import ModelError, UsageError
 from tests.benchmarks.peers.figures import Build, Spent, Step, Timer, compiled, traced
 from tests.benchmarks.peers.ours import Ours
 from tests.benchmarks.peers.sizes import Sizes
 from tests.benchmarks.peers.v4 import V4
-from tests.benchmarks.spread import machine
 
 if TYPE_CHECKING:
     from max.engine import CompiledModel, InferenceSession

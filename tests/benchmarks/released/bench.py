@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specdecode.core.bench.spread import Spread
+from specdecode.core.bench.traffic import Step, Traffic, traffic
 from specdecode.core.cache.leaves import page_bytes
 from specdecode.core.engine.device import Place
 from specdecode.core.engine.graph_store import GraphInfo, GraphStore
@@ -18,9 +20,7 @@ from specdecode.core.models.deepseek_v41.unified.gpu_model import UnifiedDSparkD
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
 from tests.benchmarks.released import clocks
 from tests.benchmarks.released.config import layers_config
-from tests.benchmarks.released.traffic import Step, Traffic, traffic
 from tests.benchmarks.released.weights import BLOCK, RandomMemory, random_leaves, random_tables, random_weights
-from tests.benchmarks.spread import Spread
 from tests.support.promise import GRAPHS
 
 RESERVE = 6 << 30

@@ -1,16 +1,14 @@
-"""Time on the device by its own events, or on the CPU by its clock; copy bandwidth; launches."""
+"""Time on the device by its own events, or on the CPU by its clock; launches."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import median
 from typing import TYPE_CHECKING
 
-from max.driver import Buffer, DeviceEvent, launch_trace
-from max.dtype import DType
+from max.driver import DeviceEvent, launch_trace
 
-from tests.benchmarks.spread import Spread
+from specdecode.core.bench.spread import Spread
 
 if TYPE_CHECKING:
     from max.driver import Device
@@ -46,18 +44,6 @@ def _wall(work: Work) -> float:
     before = time.perf_counter()
     work()
     return 1e3 * (time.perf_counter() - before)
-
-
-def copy_bandwidth(device: Device, *, size: int, repeats: int = 20) -> float:
-    """Bytes per second, read and written, of copying `size` bytes within the device's memory."""
-    source, target = (Buffer.zeros([size], DType.uint8, device) for _ in range(2))
-
-    def copy() -> None:
-        target.inplace_copy_from(source)
-        if device.is_host:
-            device.synchronize()
-
-    return 2 * size / (1e-3 * median(device_ms(copy, device, repeats=repeats).values))
 
 
 def launches(work: Work, device: Device) -> int:

@@ -1,32 +1,12 @@
-"""Repeated measurements as a median and its spread, and the machine that they were taken on."""
+"""The machine that figures were taken on, and what others did on it meanwhile."""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """A median and the median absolute deviation from it; the figures themselves stay beside them."""
-
-    median: float
-    mad: float
-    values: tuple[float, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        middle = median(values)
-        return cls(median=middle, mad=median(abs(value - middle) for value in values), values=tuple(values))
-
-    def text(self, digits: int) -> str:
-        return f"{self.median:.{digits}f} ± {self.mad:.{digits}f}"
 
 
 def machine() -> dict[str, str | int]:

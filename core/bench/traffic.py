@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config, LayerKind, TextConfig
+from specdecode.core.models.deepseek_v41.eagle_checkpoint import PREFIX as EAGLE
+from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.weights import graph_weights
 
 FLOAT = 4
@@ -50,27 +52,31 @@ class Traffic:
         return self.weights + self.caches
 
 
-def traffic(config: DeepseekV41Config, step: Step) -> Traffic:
-    """What a step must move."""
+def traffic(config: DeepseekV41Config, step: Step, drafter: EagleConfig | None = None) -> Traffic:
+    """What a step must move; `drafter`: an EAGLE drafter in place of the checkpoint's own."""
     text = config.text_config
     caches = sum(layer_cache(text, layer, step) for layer in range(text.num_hidden_layers))
-    if step.draft:
+    if step.draft and drafter is None:
         caches += text.num_stages * stage_cache(text, step)
+    elif step.draft and drafter is not None:
+        rows = min(drafter.sliding_window, step.context) + step.width + 1
+        caches += step.batch * rows * text.head_dim * FLOAT
     per_row = text.engram_rows_per_token * (text.engram_head_dim + text.engram_head_dim // 32)
     return Traffic(
-        weights=weight_traffic(config, step),
+        weights=weight_traffic(config, step, drafter),
         caches=caches,
         bus=step.rows * per_row * len(text.engram_layer_ids),
     )
 
 
-def weight_traffic(config: DeepseekV41Config, step: Step) -> int:
+def weight_traffic(config: DeepseekV41Config, step: Step, drafter: EagleConfig | None = None) -> int:
     """Bytes of weights; of a layer's routed experts those that the rows are expected to choose."""
     text, total = config.text_config, 0.0
-    drafted = step.batch * text.dspark_block_size
-    for name, weight in graph_weights(config).items():
+    drafted = step.batch * (text.dspark_block_size if drafter is None else drafter.num_draft_tokens)
+    draft_choice = text.dspark_num_experts_per_tok if drafter is None else drafter.num_experts_per_tok
+    for name, weight in graph_weights(config, drafter).items():
         size = math.prod(weight.shape) * int(weight.dtype.size_in_bytes)
-        stage = name.startswith("mtp.")
+        stage = name.startswith(("mtp.", EAGLE))
         if stage and not step.draft:
             continue
         if name == "embed.weight":
@@ -83,7 +89,7 @@ def weight_traffic(config: DeepseekV41Config, step: Step) -> int:
         elif name.startswith("derived."):
             continue
         elif ".ffn.experts." in name:
-            chosen = text.dspark_num_experts_per_tok if stage else text.num_experts_per_tok
+            chosen = draft_choice if stage else text.num_experts_per_tok
             experts = weight.shape[0]
             total += size / experts * distinct_experts(experts, chosen, drafted if stage else step.rows)
         else:
