@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -46,6 +47,8 @@ class Live:
     log: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Live:
+        # As `Life` has it; pytest would keep a record of every warning, which looks like a leak of the server's.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         self.metrics = Metrics("demo", self.model.block_size)
         self.runner = Runner(batch=self.batch, waiting=self.waiting, metrics=self.metrics, log=self._log)
         server = Server(
