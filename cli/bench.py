@@ -185,7 +185,7 @@ def bench(
         typer.Option(
             "--plot",
             metavar="FILE",
-            help="Draw tokens per second into a .png or .svg file (needs specdecode[plot]).",
+            help="Draw tokens per second into a .png or .svg file (needs matplotlib).",
             show_default=False,
             rich_help_panel=_RESULT,
         ),

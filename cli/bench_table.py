@@ -120,7 +120,8 @@ def _milliseconds(values: Percentiles, digits: int) -> str:
 
 
 def _spread(figure: Figure, digits: int) -> str:
-    return f"{figure.median:.{digits}f} ± {figure.mad:.{digits}f}"
+    # One value has no spread, and "± 0" would claim one.
+    return f"{figure.median:.{digits}f}" + (f" ± {figure.mad:.{digits}f}" if len(figure.values) > 1 else "")
 
 
 def _aligned(rows: Sequence[dict[str, str]]) -> list[str]:

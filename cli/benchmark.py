@@ -65,6 +65,8 @@ def _check_files(settings: BenchSettings) -> Document | None:
     if settings.save is not None:
         check_target("--save", settings.save, overwrite=settings.overwrite)
     if settings.plot is not None:
+        if settings.save is not None and settings.plot.resolve() == settings.save.resolve():
+            raise UsageError(f"--save and --plot both name {settings.plot}. Give each a file of its own.")
         check_plot(settings.plot)
         check_target("--plot", settings.plot, overwrite=settings.overwrite)
     return None if settings.baseline is None else baseline.read(settings.baseline)

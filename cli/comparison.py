@@ -74,6 +74,11 @@ class Verdict:
         if self.speed_up is not None:
             rates = [f"{self.tokens / seconds:.1f} tokens/s" for seconds in self.seconds]
             lines.append(f"speed-up: {self.speed_up:.2f} (plain {rates[0]}, speculative {rates[1]})")
+            if self.speed_up < 1:
+                lines.append(
+                    "speculation was slower here: large batches and high temperatures leave it less to gain. "
+                    "--draft-tokens auto verifies as many drafts as pay"
+                )
         return lines
 
     def document(self) -> dict[str, object]:

@@ -66,7 +66,12 @@ def serve(settings: Settings, serving: Serving) -> ExitCode:
         plan = _plan(settings, serving)
         with bind(serving.host, serving.port) as listening:
             life, address = _life(settings, serving, plan, output), url(listening)
-            life.ready = lambda: output.text(f"{address}\n")
+
+            def ready() -> None:
+                output.note("ready")
+                output.text(f"{address}\n")
+
+            life.ready = ready
             return life.run(listening)
 
 

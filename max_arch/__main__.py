@@ -11,9 +11,17 @@ import sys
 
 def main() -> None:
     """Run MAX's command line."""
-    from max._entrypoints.pipelines import main as max_main
+    try:
+        from max._entrypoints.pipelines import main as max_main
 
-    import specdecode.max_arch as architecture
+        import specdecode.max_arch as architecture
+    except ModuleNotFoundError as error:
+        print(
+            f"error: max serve is not installed here (there is no {error.name}). Get it in the project's folder with a "
+            "current pip: pip install -U pip, then pip install '.[max]'.",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None
 
     option = "--custom-architectures"
     if "serve" in sys.argv[1:] and option not in sys.argv:

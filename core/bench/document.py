@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 FORMAT: Final = "specdecode.bench/1"
 
@@ -18,9 +18,9 @@ class Part(BaseModel):
 class Figure(Part):
     """One value a repeat, their median, and the median absolute deviation from it."""
 
-    median: float
-    mad: float
-    values: list[float]
+    median: float = Field(ge=0, allow_inf_nan=False)
+    mad: float = Field(ge=0, allow_inf_nan=False)
+    values: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]]
 
 
 class Percentiles(Part):

@@ -21,7 +21,7 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"--plot {path} is neither a .png nor an .svg file. Name it as one.")
     if find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib, which is not installed. Get it with: pip install 'specdecode[plot]'")
+        raise UsageError("--plot needs matplotlib, which is not installed. Get it with: pip install matplotlib")
 
 
 def draw(path: Path, rows: Sequence[Row], title: str) -> None:
@@ -32,7 +32,7 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
     panels = list(dict.fromkeys((row.devices, row.batch, row.temperature) for row in rows))
     figure = Figure(figsize=(9, 3 * len(panels) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
         members = [row for row in rows if (row.devices, row.batch, row.temperature) == panel]
         categories = list(dict.fromkeys(row.category for row in members))
@@ -48,8 +48,10 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
                 yerr=[bars[category].tokens_per_second.mad for category in shown],
                 label=mode,
             )
-        axes.set_xticks([at + 0.4 - width / 2 for at in range(len(categories))], categories)
+        ticks = [at + 0.4 - width / 2 for at in range(len(categories))]
+        axes.set_xticks(ticks, categories, parse_math=False)  # a category is not a formula
         axes.set_ylabel("tokens/s")
         axes.set_title(f"{panel[0]}, batch {panel[1]}, temperature {panel[2]:g}", fontsize="medium")
-        axes.legend(fontsize="small")
+        for text in axes.legend(fontsize="small").get_texts():
+            text.set_parse_math(False)
     figure.savefig(path, format=path.suffix.lower().removeprefix("."), dpi=150)

@@ -19,6 +19,9 @@ from specdecode.core.errors import UsageError
 from specdecode.core.text.prompt import Prompt
 from specdecode.core.text.prompts import read_prompts
 
+ALL = "all"
+"""What all categories together are called."""
+
 OWN, RANDOM = "own", "random"
 _RANDOM_PROMPTS, _RANDOM_LETTERS = 8, 96
 
@@ -102,6 +105,11 @@ def _read(source: str, stdin: BinaryIO, force_random: bool) -> list[Asked]:
 
 def _asked(prompt: Prompt, source: str, fallback: str, prefix: str) -> Asked:
     category = prompt.metadata.get("category")
+    if category == ALL or (isinstance(category, str) and not category.isprintable()):
+        raise UsageError(
+            f"{prompt.origin} has the category {category!r}: {ALL} is what all together are called, and a category is "
+            "one line. Give it another name."
+        )
     name = f"{prefix}{category}" if isinstance(category, str) and category else fallback
     return Asked(category=name, source=source, prompt=prompt)
 

@@ -20,10 +20,10 @@ from specdecode.core.bench.document import (
 from specdecode.core.bench.measure import Counts, Measured, Played, Run
 from specdecode.core.bench.parts import DraftShares, Floor, parts
 from specdecode.core.bench.plan import PLAIN, Mode
+from specdecode.core.bench.prompt_sets import ALL
 from specdecode.core.bench.spread import Spread, percentile
 from specdecode.core.metrics import Acceptance
 
-ALL = "all"
 """The category that holds every prompt."""
 
 

@@ -87,16 +87,19 @@ class TimedModel:
         self._spans, self._proposing = [], 0.0
         return spans, seconds
 
-    def _propose(self, proposer: TokenProposer, tokens: Sequence[int], width: int) -> list[int]:
+    def _propose(self, proposer: TokenProposer, tokens: Sequence[int], width: int) -> Sequence[int]:
         start = self._clock()
         drafts = proposer.propose(tokens, width)
         self._proposing += self._clock() - start
         return drafts
 
 
+_Propose = Callable[[TokenProposer, Sequence[int], int], Sequence[int]]
+
+
 class _TimedProposer:
-    def __init__(self, proposer: TokenProposer, call: Callable[[TokenProposer, Sequence[int], int], list[int]]) -> None:
+    def __init__(self, proposer: TokenProposer, call: _Propose) -> None:
         self._proposer, self._call = proposer, call
 
-    def propose(self, tokens: Sequence[int], width: int) -> list[int]:
+    def propose(self, tokens: Sequence[int], width: int) -> Sequence[int]:
         return self._call(self._proposer, tokens, width)

@@ -9,17 +9,19 @@ from specdecode.core.errors import ModelError
 
 
 def locate_model(name: str) -> Path:
-    """The checkpoint folder for a path or the name of an embedded preset.
+    """The checkpoint folder for the name of an embedded preset or a path.
+
+    A folder that is called like a preset is `./demo`: what happens to lie here must not change what a name means.
 
     Raises:
         ModelError: it is neither.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
     presets = preset_folders()
     if name in presets:
         return presets[name]
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
     known = ", ".join(presets) or "none in this installation"
     raise ModelError(f"{name} is neither a checkpoint folder nor a preset. Presets: {known}.")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from specdecode.core.engine.commit import commit
 from specdecode.core.engine.edits import edit_state
 from specdecode.core.engine.outcome import completion, draft_probs, not_finite, token_logprobs
-from specdecode.core.engine.proposer import TokenProposer, checked
+from specdecode.core.engine.proposer import TokenProposer, certain, checked
 from specdecode.core.engine.report import Load, StepReport
 from specdecode.core.engine.request import (
     Event,
@@ -151,10 +151,31 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one step and say what came of it."""
+        broken = self._propose()  # before anything changes: what a proposer raises leaves nothing half done
         events, self._finished = self._finished, []
+        events += broken
         if self._scheduler.busy:
             events += self._run(self._scheduler.plan())
         return events
+
+    def _propose(self) -> list[Event]:
+        """Drafts of the requests that have a proposer of their own."""
+        broken: list[Event] = []
+        for sequence in self._scheduler.decoding:
+            if sequence.proposer is None or sequence.proposed_at == len(sequence.tokens):
+                continue
+            try:
+                drafts = sequence.proposer.propose(tuple(sequence.tokens), sequence.width)
+                sequence.drafts = checked(drafts, self._model)
+            except Exception as error:
+                if self._failures is None:
+                    raise
+                broken.append(self._failed(sequence, error))
+                continue
+            sequence.proposed_at = len(sequence.tokens)
+            if self._acceptance is not Acceptance.MATCH:
+                sequence.draft_probs = certain(sequence.drafts, self._model.vocab_size)
+        return broken
 
     def _run(self, plan: Plan) -> list[Event]:
         timed = self._widths.timed or self._observer is not None
@@ -220,13 +241,11 @@ class Engine:
             if sequence.confidence:
                 self._widths.observe(sequence.confidence, proposed, accepted)
         sequence.cache_length += work.count + accepted
-        if sequence.proposer is not None:
-            sequence.drafts = checked(sequence.proposer.propose(sequence.tokens, sequence.width), self._model)
-        else:
+        if sequence.proposer is None:
             sequence.drafts = result.next_draft_tokens[index].tolist()
             sequence.confidence = result.confidence[index].tolist()
-        if self._acceptance is not Acceptance.MATCH:
-            sequence.draft_probs = draft_probs(sequence, index, result, self._model.vocab_size)
+            if self._acceptance is not Acceptance.MATCH:
+                sequence.draft_probs = draft_probs(sequence, index, result)
         said = token_logprobs(sequence.request, kept.tokens, result, index * (width + 1))
         sequence.logprobs += said
         sequence.first_token = now if sequence.first_token is None else sequence.first_token

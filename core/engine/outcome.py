@@ -44,14 +44,11 @@ def token_logprobs(
     return logprobs(result.logits()[first : first + len(tokens)], tokens, request.logprobs)
 
 
-def draft_probs(sequence: Sequence, index: int, result: StepResult, vocab_size: int) -> NDArray[np.float32] | None:
+def draft_probs(sequence: Sequence, index: int, result: StepResult) -> NDArray[np.float32] | None:
     """What the drafts of a sequence were drawn from, float32 [drafts, V]; `index` is its place in the step."""
     count = len(sequence.drafts)
     if count == 0:
         return None
-    if sequence.proposer is not None:  # it drafted without chance
-        certain: NDArray[np.float32] = np.eye(vocab_size, dtype=np.float32)[sequence.drafts]
-        return certain
     if result.draft_logits is None:
         raise RuntimeError("ratio tests need the drafter's probabilities, but the model gives none")
     logits = result.draft_logits()[index * count : (index + 1) * count]

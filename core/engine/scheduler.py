@@ -39,7 +39,7 @@ class Sequence:
         constraint: what the output may be; None where it may be anything.
         text: what the output says; None where nobody asked for text. pieces: what it has released so far.
         stopped_by: the stop token or stop string that ended the sequence.
-        proposer: what proposes drafts in place of the model's drafter.
+        proposer: what proposes drafts in place of the model's drafter. proposed_at: tokens that it last saw.
         edits: what is done to its logits; None = nothing. logprobs: of its output, where they are asked for.
         draft_probs: float32 [len(drafts), V] that they were drawn from, for ratio tests.
     """
@@ -59,6 +59,7 @@ class Sequence:
     pieces: list[str] = field(default_factory=list)
     stopped_by: int | str | None = None
     proposer: TokenProposer | None = None
+    proposed_at: int = -1
     edits: EditState | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     draft_probs: NDArray[np.float32] | None = None
@@ -185,6 +186,11 @@ class Scheduler:
         self._pages.free(sequence.pages)
         sequence.pages = ()
 
+    @property
+    def decoding(self) -> list[Sequence]:
+        """The running sequences whose prompts are in."""
+        return [s for s in self._running if not s.prefilling]
+
     def find(self, request_id: int) -> Sequence | None:
         """The waiting or running sequence with this id."""
         return next((s for s in (*self._running, *self._waiting) if s.id == request_id), None)
@@ -209,7 +215,7 @@ class Scheduler:
 
     def _decoding(self) -> list[Work]:
         """The decoding requests with as many drafts as the policy wants of each."""
-        running = [s for s in self._running if not s.prefilling]
+        running = self.decoding
         if any(s.width for s in running) and not self._widths.speculates(len(running)):
             for sequence in running:  # for good: without its context of these tokens a drafter is of no use later
                 sequence.width = 0

@@ -54,6 +54,11 @@ class TextTokenizer:
 
         path = folder / "tokenizer.json"
         if not path.exists():
+            if not any(folder.glob("*.safetensors*")):
+                raise TokenizerError(
+                    f"{folder} holds a configuration alone, without weights or a tokenizer, so nothing can run on it. "
+                    "Name a folder with the whole checkpoint."
+                )
             raise TokenizerError(f"No tokenizer.json in {folder}. It is part of the checkpoint; download it too.")
         try:
             backend = Tokenizer.from_file(str(path))

@@ -25,11 +25,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from specdecode.core.bench.machine import busy_seconds
 from specdecode.core.checkpoint.sharding.layout import Layout, Strategy
 from specdecode.core.checkpoint.sharding.plan import make_plan
 from specdecode.core.checkpoint.sharding.source import open_source
 from specdecode.core.checkpoint.sharding.writer import shard
-from tests.benchmarks.spread import busy_seconds
 from tests.support.hollow import few_layers, write_hollow_checkpoint
 
 PIECE = 1 << 20

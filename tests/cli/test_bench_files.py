@@ -54,9 +54,7 @@ def test_a_plot_without_matplotlib(bench, tmp_path, monkeypatch):
     monkeypatch.setattr("specdecode.core.bench.plot.find_spec", lambda name: None)
     result = bench("--plot", str(tmp_path / "a.svg"))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert (
-        "--plot needs matplotlib, which is not installed. Get it with: pip install 'specdecode[plot]'" in result.stderr
-    )
+    assert "--plot needs matplotlib, which is not installed. Get it with: pip install matplotlib" in result.stderr
     assert bench.command.loads == []
 
 
@@ -85,3 +83,20 @@ def _parts(schema, field):
             yield from _parts(schema, field[key])
     for option in field.get("anyOf", []):
         yield from _parts(schema, option)
+
+
+@pytest.mark.parametrize("category", ["all", "y\nz"])
+def test_a_category_that_the_table_could_not_show_is_refused(bench, tmp_path, category):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "a", "category": category}) + "\n")
+    result = bench(str(path))
+    assert result.exit_code == 2
+    assert f"has the category {category!r}" in result.stderr
+
+
+def test_two_results_cannot_share_a_file(bench, tmp_path):
+    path = tmp_path / "both.svg"
+    result = bench("--save", str(path), "--plot", str(path))
+    assert result.exit_code == 2
+    assert "--save and --plot both name" in result.stderr
+    assert not path.exists()

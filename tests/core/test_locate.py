@@ -23,10 +23,11 @@ def test_a_preset_by_name(presets):
     assert locate.locate_model("small") == presets / "small"
 
 
-def test_a_folder_by_path_comes_first(presets, tmp_path, monkeypatch):
+def test_a_folder_that_happens_to_be_called_so_changes_no_preset(presets, tmp_path, monkeypatch):
     (tmp_path / "here" / "small").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
-    assert locate.locate_model("small").resolve() == tmp_path / "here" / "small"
+    assert locate.locate_model("small") == presets / "small"
+    assert locate.locate_model("./small").resolve() == tmp_path / "here" / "small"
     assert locate.locate_model(str(presets)) == presets
 
 

@@ -118,7 +118,13 @@ def test_an_image_is_found(tokenizer):
     assert not tokenizer.find_image(tokenizer.encode("see image"))
 
 
+def test_a_configuration_alone_is_called_so(tmp_path):
+    with pytest.raises(TokenizerError, match="holds a configuration alone, without weights or a tokenizer"):
+        TextTokenizer.open(tmp_path, bos=0, eos=1, image=None, vocab_size=8)
+
+
 def test_a_missing_tokenizer(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(TokenizerError, match=r"No tokenizer\.json in "):
         open_in(tmp_path)
 
