@@ -9,12 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from max.driver import Buffer
+from max.dtype import DType
 from max.graph import DeviceRef
 
 from specdecode.core.cache.leaves import KVCacheInputs, allocate_leaves
+from specdecode.core.engine.edits import EditState, Penalties
 from specdecode.core.engine.step import StepRow
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
+from specdecode.core.models.deepseek_v41.unified import arrays
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs, no_images
 from specdecode.core.models.deepseek_v41.unified.processor import (
     BatchRuntime,
@@ -257,3 +260,46 @@ def test_a_model_without_engram_takes_no_lookback():
     inputs.engram_lookback_ids = buffer(1, DEPTH)
     with pytest.raises(ValueError, match="engram_host_buffers is empty"):
         _ = inputs.buffers
+
+
+def test_arrays_of_shapes_that_are_gone_are_dropped_and_nothing_else_changes(processor, monkeypatch):
+    """Random shapes, with limits and edits now and then: inputs are those of a processor that keeps nothing."""
+    rng = np.random.default_rng(5)
+    monkeypatch.setattr(arrays, "MOST_ARRAYS", 60)
+    most = 0
+    for _ in range(200):
+        edits = None
+        if rng.random() < 0.3:
+            state = EditState(
+                bias={int(t): 1.0 for t in rng.integers(0, 60, 3)},
+                banned=[3],
+                free_from=40,
+                penalties=Penalties(repetition=1.3, frequency=0.5, presence=0.1),
+                prompt=[1, 2],
+            )
+            edits = state.edits([1, 2])
+        limits = {"top_k": 5, "min_p": 0.1, "temperature": 1.0} if rng.random() < 0.3 else {}
+        rows = [
+            row(tokens=[7] * int(rng.integers(1, 7)), edits=edits, **limits) for _ in range(int(rng.integers(1, 4)))
+        ]
+        width, draft = int(rng.integers(2, BLOCK + 1)), bool(rng.integers(2))
+        fresh = UnifiedDSparkDeepseekV41BatchProcessor(CONFIG, processor.runtime)
+        expected = fresh.prepare(rows, width=width, draft=draft)
+        found = processor.prepare(rows, width=width, draft=draft)
+        end = int(numpy(found.law.edit_offsets)[-1])  # what is behind belongs to nobody
+        for one, other in zip(found.buffers, expected.buffers, strict=True):
+            edits_alone = any(one is getattr(found.law, f"edit_{part}") for part in ("tokens", "marks", "bias"))
+            used = slice(end if edits_alone else None)
+            if one.dtype != DType.bfloat16:
+                assert (
+                    (one.to_numpy()[used] == other.to_numpy()[used]).all() if one.shape else numpy(one) == numpy(other)
+                )
+        most = max(most, len(processor._kept))
+    assert most < 120
+
+
+def test_many_bytes_count_as_many_arrays_do(processor, monkeypatch):
+    monkeypatch.setattr(arrays, "MOST_BYTES", 1)
+    for count in range(1, 9):
+        processor.prepare([row(tokens=[7] * count)], width=2, draft=True)
+    assert processor._bytes < 4096

@@ -9,12 +9,27 @@ import numpy as np
 from max.driver import Buffer
 from numpy.typing import NDArray
 
+MOST_ARRAYS = 1024
+MOST_BYTES = 64 << 20
+"""Beyond either all arrays are dropped: a server sees ever new shapes, and each would stay for good."""
+
 
 class KeptArrays:
     """Arrays by name and shape, made at first use."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, tuple[int, ...]], tuple[NDArray[Any], Buffer]] = {}
+        self._bytes = 0
+
+    def _drop_too_many(self) -> bool:
+        """Before a step is filled, drop every array if there are too many; whether that was so.
+
+        All at once, because some are filled only when others change.
+        """
+        if len(self._kept) <= MOST_ARRAYS and self._bytes <= MOST_BYTES:
+            return False
+        self._kept, self._bytes = {}, 0
+        return True
 
     def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> tuple[NDArray[Any], Buffer]:
         """The kept array of this name and shape, and the buffer over the same memory."""
@@ -22,6 +37,7 @@ class KeptArrays:
         if kept is None:
             array = np.zeros(shape, dtype)
             kept = self._kept[name, shape] = (array, Buffer.from_numpy(array))
+            self._bytes += array.nbytes
         return kept
 
     def _filled(self, name: str, dtype: Any, shape: tuple[int, ...], values: Sequence[float] | float) -> Buffer:

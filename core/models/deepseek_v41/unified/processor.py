@@ -149,6 +149,8 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
             raise ValueError(f"a step needs rows and a width of 0 to {self._block}: {len(rows)} rows, {width=}")
         for place, row in enumerate(rows):
             self._check(place, row, width)
+        if self._drop_too_many():
+            self._limited.clear()
         b = len(rows)
         fill = self._filled
         caches = kv_cache_inputs if kv_cache_inputs is not None else self._caches(rows)

@@ -93,6 +93,9 @@ class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
         kept.frame.send()
         return inputs
 
+    def _drop_too_many(self) -> bool:
+        return False  # a frame holds the arrays of one shape, and frames are bounded
+
     def _staged(self) -> _Kept:
         here = {name: pair for name, pair in self._kept.items() if name[0] in ON_HOST or name[0] == PINNED}
         frame = Frame({name: array for name, (array, _) in self._kept.items() if name not in here}, self._device)
