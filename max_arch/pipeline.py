@@ -12,7 +12,8 @@ from max.pipelines.modeling.types import Pipeline, RequestID
 from max.pipelines.speculative.utils import _SpeculativeDecodingMetrics
 
 from specdecode.core.cache.pages import PageAllocator
-from specdecode.core.engine.edits import EditState, Penalties
+from specdecode.core.engine.edits import EditState, Penalties, edits_for
+from specdecode.core.engine.scheduler import until_sentinel
 from specdecode.core.engine.step import StepModel, StepResult, StepRow
 from specdecode.core.models.deepseek_v41.load import load_step_model
 from specdecode.core.progress import Lines
@@ -129,7 +130,9 @@ class SpeculativePipeline(Pipeline[Any, TextGenerationOutput]):  # type: ignore[
         pages = self._allocator.allocate(context.max_length + self._model.block_size)
         if pages is None:
             raise RuntimeError(f"MAX scheduled more than {self._batch} requests of {context.max_length} tokens")
-        request = self._requests[context.request_id] = _Request(pages=tuple(pages), edits=_edits(context))
+        request = self._requests[context.request_id] = _Request(
+            pages=tuple(pages), edits=_edits(context, self._model.vocab_size)
+        )
         return request
 
     def _commit(self, context: TextContext, row: StepRow, place: int, result: StepResult) -> None:
@@ -144,7 +147,7 @@ class SpeculativePipeline(Pipeline[Any, TextGenerationOutput]):  # type: ignore[
                 break
         request = self._requests[context.request_id]
         request.cached = row.cache_length + len(row.tokens) + accepted
-        request.drafts = _until_sentinel(result.next_draft_tokens[place].tolist())
+        request.drafts = list(until_sentinel(result.next_draft_tokens[place].tolist()))
         if row.draft_tokens:
             self._metrics.num_verifications += 1
             counts = self._metrics.accepted_per_position
@@ -153,25 +156,18 @@ class SpeculativePipeline(Pipeline[Any, TextGenerationOutput]):  # type: ignore[
                 counts[position] += 1
 
 
-def _until_sentinel(drafts: list[int]) -> list[int]:
-    return drafts[: drafts.index(-1)] if -1 in drafts else drafts
-
-
-def _edits(context: TextContext) -> EditState | None:
+def _edits(context: TextContext, vocab_size: int) -> EditState | None:
     """Penalties and bans of a request; None where it has none."""
-    params, prompt = context.sampling_params, context.tokens.prompt.tolist()
-    penalties = Penalties(
-        repetition=params.repetition_penalty,
-        frequency=params.frequency_penalty,
-        presence=params.presence_penalty,
-    )
-    banned = sorted(context.eos_tracker.eos_token_ids) if params.min_new_tokens else []
-    if not (banned or penalties):
-        return None
-    return EditState(
+    params = context.sampling_params
+    return edits_for(
+        prompt=context.tokens.prompt.tolist(),
         bias={},
-        banned=banned,
-        free_from=len(prompt) + params.min_new_tokens,
-        penalties=penalties,
-        prompt=prompt,
+        penalties=Penalties(
+            repetition=params.repetition_penalty,
+            frequency=params.frequency_penalty,
+            presence=params.presence_penalty,
+        ),
+        ends=context.eos_tracker.eos_token_ids,
+        min_tokens=params.min_new_tokens,
+        vocab_size=vocab_size,
     )

@@ -6,7 +6,7 @@ committed here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -140,13 +140,27 @@ def edit_state(request: Request, vocab_size: int) -> EditState | None:
         frequency=request.frequency_penalty,
         presence=request.presence_penalty,
     )
-    banned = sorted(token for token in request.stop_ids if token < vocab_size) if request.min_tokens else []
-    if not (request.logit_bias or banned or penalties):
-        return None
-    return EditState(
-        bias=request.logit_bias,
-        banned=banned,
-        free_from=len(request.prompt) + request.min_tokens,
-        penalties=penalties,
+    return edits_for(
         prompt=request.prompt,
+        bias=request.logit_bias,
+        penalties=penalties,
+        ends=request.stop_ids,
+        min_tokens=request.min_tokens,
+        vocab_size=vocab_size,
     )
+
+
+def edits_for(
+    *,
+    prompt: Sequence[int],
+    bias: Mapping[int, float],
+    penalties: Penalties,
+    ends: Collection[int],
+    min_tokens: int,
+    vocab_size: int,
+) -> EditState | None:
+    """The edits of a bias, penalties and a least number of tokens before any of `ends`; None where there are none."""
+    banned = sorted(token for token in ends if token < vocab_size) if min_tokens else []
+    if not (bias or banned or penalties):
+        return None
+    return EditState(bias=bias, banned=banned, free_from=len(prompt) + min_tokens, penalties=penalties, prompt=prompt)

@@ -284,14 +284,15 @@ class Scheduler:
     def _drafts(self, s: Sequence) -> tuple[int, ...]:
         """As many drafts as could still be kept: one token of the budget is the target's own."""
         room = min(s.width, s.remaining - 1, self._model.max_length - len(s.tokens) - 1)
-        drafts = tuple(_until_sentinel(s.drafts[: max(room, 0)]))
+        drafts = tuple(until_sentinel(s.drafts[: max(room, 0)]))
         if s.constraint is None or self._acceptance is not Acceptance.MATCH:
             # A ratio test has to see whatever was drafted: how many it sees must not depend on what they are.
             return drafts
         return drafts[: s.constraint.useful(drafts)]
 
 
-def _until_sentinel(drafts: Iterable[int]) -> Iterable[int]:
+def until_sentinel(drafts: Iterable[int]) -> Iterable[int]:
+    """The drafts before the first that is none."""
     for token in drafts:
         if token < 0:  # the model had no draft from here on
             return
