@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from specdecode.core.checkpoint.inventory import check_tensors, is_vision
 from specdecode.core.checkpoint.shard import Shard, TensorInfo
-from specdecode.core.checkpoint.slices import Stored, gather
+from specdecode.core.checkpoint.slices import Axis, Stored, gather
 from specdecode.core.errors import CheckpointError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 
@@ -106,6 +106,10 @@ class Checkpoint:
         if tensor.owner not in (None, rank):
             raise CheckpointError(f"{name} of {self.path} belongs to rank {tensor.owner}; rank {rank} has none of it.")
         return tensor.rank_array(rank)
+
+    def axis(self, name: str) -> Axis | None:
+        """Along which axis a tensor is cut, or None if every rank that has it has the whole."""
+        return self._tensors[name].axis
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:

@@ -3,7 +3,7 @@
 A slice is a tensor of its own, so that an index with slices is an ordinary one. Its name says what it is:
 
     layers.0.attn.wq_b.weight.rows-3-of-8       # the fourth of eight slices along the first axis
-    layers.0.attn.wo_b.weight.columns-3-of-8    # … along the last axis
+    embed.weight.columns-3-of-8                 # … along the last axis
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class Stored(Protocol):
     def owner(self) -> int | None:
         """The one rank that holds it, or None if it is everybody's."""
 
+    @property
+    def axis(self) -> Axis | None:
+        """Along which axis it is cut, or None if it is in one piece."""
+
     def array(self) -> NDArray[np.generic]:
         """The whole tensor."""
 
@@ -74,6 +78,10 @@ class Whole:
     @property
     def info(self) -> TensorInfo:
         return self.shard.tensors[self.name]
+
+    @property
+    def axis(self) -> None:
+        return None
 
     @property
     def owner(self) -> int | None:

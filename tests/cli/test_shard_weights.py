@@ -37,17 +37,17 @@ shared experts             442,800           –    442,800      885,600
 router, norms, streams           –   1,819,296  1,819,296    1,819,296
 Engram projections               –     744,144    744,144      744,144
 drafter, routed experts    470,016           –    470,016      940,032
-drafter, the rest          557,392     678,560  1,235,952    1,793,344
-sum                      4,874,896   3,914,832  8,789,728   13,664,624
+drafter, the rest          295,248   1,202,848  1,498,096    1,793,344
+sum                      4,612,752   4,439,120  9,051,872   13,664,624
 
 rank      split  replicated      bytes        largest tensor
-0–1   4,874,896   3,914,832  8,789,728  393,216 embed.weight
+0–1   4,612,752   4,439,120  9,051,872  393,216 embed.weight
 
-adds up: 9,749,792 split + 3,914,832 replicated + 1,262,448 Engram tables = 14,927,072
+adds up: 9,225,504 split + 4,439,120 replicated + 1,262,448 Engram tables = 14,927,072
 host memory: 1,262,448 bytes of Engram tables, stored once for all ranks
 caches of a device: 10,171,392 bytes for 1 × 2,048 tokens, as this program allocates them (float32 pages)
   in the released number formats: 280,448
-a device needs 18,961,120 bytes of weights and caches, and fits where they are at most 90 %:
+a device needs 19,223,264 bytes of weights and caches, and fits where they are at most 90 %:
   H100     80 GB  fits, 0 %
   H200    141 GB  fits, 0 %
   B200    192 GB  fits, 0 %
@@ -77,7 +77,7 @@ def test_the_preset_plans_both_layouts_without_any_weights():
     lines = result.stdout.splitlines()
     assert lines[0] == "deepseek-v4.1-flash: 96,085 tensors, 510,286,023,000 bytes"
     assert [line for line in lines if line.startswith("adds up: ")] == [
-        "adds up: 305,355,429,888 split + 2,172,560,712 replicated + 202,758,032,400 Engram tables = 510,286,023,000",
+        "adds up: 305,223,047,168 split + 2,304,943,432 replicated + 202,758,032,400 Engram tables = 510,286,023,000",
         "adds up: 295,997,276,160 split + 11,530,714,440 replicated + 202,758,032,400 Engram tables = 510,286,023,000",
     ]
     assert "host memory: 202,758,032,400 bytes of Engram tables, stored once for all ranks" in lines

@@ -18,6 +18,7 @@ FIRST, SECOND, THIRD = (f"model-0000{number}-of-00003.safetensors" for number in
 PART = "model-rank-1-of-2-00002.safetensors"
 _DIVISIBLE = {
     "vocab_size": 268,
+    "hidden_size": 128,
     "moe_intermediate_size": 128,
     "num_attention_heads": 4,
     "o_groups": 4,

@@ -53,6 +53,7 @@ class Manifest:
     """A sharded folder, finished or not.
 
     Attributes:
+        splits: the edition of the rules that placed its tensors; 1 where a manifest does not say.
         origins: all original shards, in order.
         units: what became of them, in the same order; while a run has not finished, of the first ones.
         index: the original index.
@@ -60,6 +61,7 @@ class Manifest:
     """
 
     layout: Layout
+    splits: int
     origins: tuple[Origin, ...]
     units: tuple[Unit, ...] = ()
     index: Record | None = None
@@ -97,6 +99,7 @@ def read_manifest(path: Path) -> Manifest:
         layout = content["layout"]
         return Manifest(
             layout=Layout(strategy=Strategy(layout["strategy"]), ranks=int(layout["ranks"])),
+            splits=int(content.get("splits", 1)),
             origins=tuple(Origin(**item) for item in content["origins"]),
             units=tuple(map(_unit, content["units"])),
             index=Record(**content["index"]) if content["index"] else None,

@@ -1,8 +1,10 @@
 """Which tensor is cut where, and which numbers of ranks a model allows.
 
-Tensor parallel, as the released code does it unless said otherwise in docs/shard-weights.md: query heads, output
-groups, the inner width of experts and the vocabulary are divided; what is small is replicated. A matrix and its scales
-are cut in the same place, always between two of the 32 wide blocks that share a scale.
+Tensor parallel: every matrix is cut between output rows, so that one device computes an output element whole, in the
+order in which a single device adds it up; results are gathered and never summed over devices. Hence the tokens do not
+depend on the number of devices (docs/shard-weights.md). Of the embedding each device looks up columns. What is small is
+replicated. A matrix and its scales are cut in the same place, always between two of the 32 high blocks that share a
+scale.
 """
 
 from __future__ import annotations
@@ -23,17 +25,18 @@ from specdecode.core.checkpoint.sharding.layout import (
 from specdecode.core.errors import UsageError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config, TextConfig
 
+SPLITS = {Strategy.TENSOR: 2, Strategy.EXPERT: 1}
+"""Edition of the rules below, which the manifest of a folder keeps. Edition 1 of tensor parallel cut `wo_b` and `w2`
+along columns, and embeddings and Markov heads along vocabulary rows."""
 _BLOCK = 32
 _EXPERT = re.compile(r"(?P<part>layers|mtp)\.\d+\.ffn\.experts\.(?P<expert>\d+)\.")
 _ENGRAM_TABLE = re.compile(r"layers\.\d+\.engram\.embed\.(weight|scale)")
 _TENSOR_PARALLEL = (
-    (re.compile(r"(embed|head)\.weight"), ROWS),
-    (re.compile(r"mtp\.\d+\.markov_head\.(embed|head)\.weight"), ROWS),
-    (re.compile(r"(layers|mtp)\.\d+\.attn\.(wq_b|wo_a)\.(weight|scale)"), ROWS),
+    (re.compile(r"embed\.weight"), COLUMNS),
+    (re.compile(r"head\.weight"), ROWS),
+    (re.compile(r"(layers|mtp)\.\d+\.attn\.(wq_b|wo_a|wo_b)\.(weight|scale)"), ROWS),
     (re.compile(r"(layers|mtp)\.\d+\.attn\.attn_sink"), ROWS),
-    (re.compile(r"(layers|mtp)\.\d+\.attn\.wo_b\.(weight|scale)"), COLUMNS),
-    (re.compile(r"(layers|mtp)\.\d+\.ffn\.(experts\.\d+|shared_experts)\.w[13]\.(weight|scale)"), ROWS),
-    (re.compile(r"(layers|mtp)\.\d+\.ffn\.(experts\.\d+|shared_experts)\.w2\.(weight|scale)"), COLUMNS),
+    (re.compile(r"(layers|mtp)\.\d+\.ffn\.(experts\.\d+|shared_experts)\.w[123]\.(weight|scale)"), ROWS),
 )
 
 
@@ -83,16 +86,16 @@ def _needs(t: TextConfig, strategy: Strategy) -> Iterator[_Need]:
         experts = t.dspark_n_routed_experts
         yield _Need(what=f"text_config.dspark_n_routed_experts is {experts}", units=experts)
         return
-    heads, groups, inner = t.num_attention_heads, t.o_groups, t.moe_intermediate_size
+    heads, groups = t.num_attention_heads, t.o_groups
     yield _Need(what=f"attn.wq_b and attn_sink have text_config.num_attention_heads = {heads} heads", units=heads)
+    yield _blocks("attn.wq_b has num_attention_heads × head_dim", heads * t.head_dim)
     yield _Need(what=f"attn.wo_a has text_config.o_groups = {groups} groups", units=groups)
-    width = groups * t.o_lora_rank
-    yield _Need(
-        what=f"attn.wo_b has o_groups × o_lora_rank = {width} input columns, which are {width // _BLOCK} blocks of 32",
-        units=width // _BLOCK,
-    )
-    yield _Need(
-        what=f"experts have text_config.moe_intermediate_size = {inner}, which is {inner // _BLOCK} blocks of 32",
-        units=inner // _BLOCK,
-    )
-    yield _Need(what=f"embed and head have text_config.vocab_size = {t.vocab_size} rows", units=t.vocab_size)
+    yield _blocks("attn.wo_a has o_groups × o_lora_rank", groups * t.o_lora_rank)
+    yield _blocks("embed, attn.wo_b and w2 of experts have text_config.hidden_size", t.hidden_size)
+    yield _blocks("w1 and w3 of experts have text_config.moe_intermediate_size", t.moe_intermediate_size)
+    yield _Need(what=f"head has text_config.vocab_size = {t.vocab_size} rows", units=t.vocab_size)
+
+
+def _blocks(what: str, size: int) -> _Need:
+    """A size that is divided between blocks, of which a configuration has whole ones only."""
+    return _Need(what=f"{what} = {size}, which is {size // _BLOCK} blocks of {_BLOCK}", units=size // _BLOCK)

@@ -38,6 +38,7 @@ from specdecode.core.checkpoint.sharding.manifest import (
     read_manifest,
 )
 from specdecode.core.checkpoint.sharding.source import Source
+from specdecode.core.checkpoint.sharding.splits import SPLITS
 from specdecode.core.checkpoint.sharding.unit import OpenUnit, cut_unit, stored_names
 from specdecode.core.errors import UsageError
 
@@ -81,7 +82,7 @@ def shard(source: Source, placements: Mapping[str, Placement], layout: Layout, o
     """
     check_apart(source.path, out)
     origins = tuple(Origin(name=f.path.name, nbytes=f.size, modified=f.modified) for f in source.files)
-    manifest = _begun(out, Manifest(layout=layout, origins=origins))
+    manifest = _begun(out, Manifest(layout=layout, splits=SPLITS[layout.strategy], origins=origins))
     resumed = len(manifest.units)
     if (out / MANIFEST).exists():
         return _written(manifest, resumed)
@@ -181,6 +182,12 @@ def _begun(out: Path, fresh: Manifest) -> Manifest:
         raise UsageError(
             f"{out} was begun with {found.layout}, and this run asks for {fresh.layout}. Run it with {found.layout}, "
             "or name another folder."
+        )
+    if found.splits != fresh.splits:
+        use = "It can be read, verified and merged as it is. " if path.name == Path(MANIFEST).name else ""
+        raise UsageError(
+            f"{out} was cut by another edition of this program, which divides some tensors otherwise. {use}Name "
+            "another folder, or remove this one and run again."
         )
     if found.origins != fresh.origins:
         raise UsageError(

@@ -57,9 +57,9 @@ def test_every_byte_of_the_released_model_is_accounted_for(plans, layout):
 
 def test_the_released_model_on_eight_devices(plans):
     tp, ep = plans[TP8], plans[EP8]
-    assert [device.total for device in tp.devices] == [40_341_989_448] * 8
+    assert [device.total for device in tp.devices] == [40_457_824_328] * 8
     assert [device.total for device in ep.devices] == [48_530_373_960] * 8
-    assert (tp.replicated, ep.replicated) == (2_172_560_712, 11_530_714_440)
+    assert (tp.replicated, ep.replicated) == (2_304_943_432, 11_530_714_440)
     # 48 experts of 18,800,640 bytes in each of 40 layers either way, and 16 in each of three draft stages.
     for plan in (tp, ep):
         families = plan.devices[0].families
@@ -71,24 +71,27 @@ def test_the_released_model_on_eight_devices(plans):
 @pytest.mark.parametrize(
     ("name", "tensor_parallel", "expert_parallel"),
     [
-        ("embed.weight", ROWS, REPLICATED),
+        ("embed.weight", COLUMNS, REPLICATED),
         ("head.weight", ROWS, REPLICATED),
         ("layers.3.attn.wq_a.weight", REPLICATED, REPLICATED),
         ("layers.3.attn.wq_b.weight", ROWS, REPLICATED),
         ("layers.3.attn.wq_b.scale", ROWS, REPLICATED),
         ("layers.3.attn.attn_sink", ROWS, REPLICATED),
         ("layers.3.attn.wo_a.scale", ROWS, REPLICATED),
-        ("layers.3.attn.wo_b.weight", COLUMNS, REPLICATED),
+        ("layers.3.attn.wo_b.weight", ROWS, REPLICATED),
+        ("mtp.1.attn.wo_b.scale", ROWS, REPLICATED),
         ("layers.2.attn.indexer.wq_b.weight", REPLICATED, REPLICATED),
         ("layers.3.ffn.gate.weight", REPLICATED, REPLICATED),
         ("layers.3.ffn.experts.95.w1.weight", ROWS, Placement(rank=1)),
-        ("layers.3.ffn.experts.96.w2.scale", COLUMNS, Placement(rank=2)),
+        ("layers.3.ffn.experts.96.w2.scale", ROWS, Placement(rank=2)),
         ("layers.3.ffn.shared_experts.w3.scale", ROWS, REPLICATED),
-        ("layers.3.ffn.shared_experts.w2.weight", COLUMNS, REPLICATED),
+        ("layers.3.ffn.shared_experts.w2.weight", ROWS, REPLICATED),
         ("layers.14.engram.embed.weight", HOST, HOST),
         ("layers.14.engram.wkv.weight", REPLICATED, REPLICATED),
         ("mtp.1.ffn.experts.127.w3.scale", ROWS, Placement(rank=7)),
-        ("mtp.2.markov_head.head.weight", ROWS, REPLICATED),
+        ("mtp.1.ffn.experts.127.w2.weight", ROWS, Placement(rank=7)),
+        ("mtp.2.markov_head.embed.weight", REPLICATED, REPLICATED),
+        ("mtp.2.markov_head.head.weight", REPLICATED, REPLICATED),
         ("mtp.0.main_proj.weight", REPLICATED, REPLICATED),
         ("vision.blocks.0.attn.wqkv.weight", REPLICATED, REPLICATED),
     ],
@@ -147,6 +150,25 @@ def test_sizes_that_do_not_divide(layout, said):
         make_plan(RELEASED, {}, layout)
 
 
+@pytest.mark.parametrize(
+    ("changed", "ranks", "said"),
+    [
+        ({"hidden_size": 5088}, 2, r"hidden_size = 5088, which is 159 blocks of 32, and 159 is not a multiple of 2"),
+        ({"moe_intermediate_size": 2272}, 8, r"w1 and w3 .*moe_intermediate_size = 2272, which is 71 blocks of 32"),
+        ({"o_lora_rank": 8}, 4, r"attn\.wo_a has o_groups × o_lora_rank = 64, which is 2 blocks of 32"),
+        ({"vocab_size": 129281}, 2, r"head has .*vocab_size = 129281 rows"),
+    ],
+    ids=str,
+)
+def test_blocks_and_rows_that_do_not_divide(changed, ranks, said):
+    content = released_config()
+    content["text_config"] |= changed  # type: ignore[operator]
+    config = DeepseekV41Config.from_json(content)
+    with pytest.raises(UsageError, match=said):
+        make_plan(config, {}, Layout(strategy=Strategy.TENSOR, ranks=ranks))
+    make_plan(config, {}, Layout(strategy=Strategy.TENSOR, ranks=1))
+
+
 def test_every_family_is_a_known_one():
     assert {family(name) for name in planned_tensors(RELEASED)} == set(FAMILIES)
 
@@ -168,7 +190,7 @@ def test_half_a_terabyte_of_files_is_planned_in_seconds(tmp_path):
     assert sum(file.size - file.header for file in found.source.files) == 510_286_023_000
     plan = make_plan(found.config, found.tensors, TP8)
     assert plan.split + plan.replicated + plan.host == 510_286_023_000
-    assert plan.devices[7].total == 40_341_989_448
+    assert plan.devices[7].total == 40_457_824_328
     assert time.process_time() - start < 30
 
 
