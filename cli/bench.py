@@ -99,11 +99,12 @@ def bench(
         str,
         typer.Option(
             "--devices",
-            metavar="cpu|gpu:N|N,…",
-            help="Where to run; a number is that many GPUs.",
+            metavar="cpu|gpu:N|N|cpuxN,…",
+            help="Where to run; a number is that many GPUs, cpux2 two logical shards on the CPU.",
             rich_help_panel=_SWEEP,
         ),
     ] = "cpu",
+    data_parallel_degree: options.DataParallelOption = 1,
     max_tokens: options.MaxTokensOption = 64,
     ignore_eos: options.IgnoreEosOption = False,
     seed: Annotated[

@@ -19,12 +19,11 @@ from specdecode.core.bench.document import Category, Row
 from specdecode.core.bench.local import LocalArm
 from specdecode.core.bench.measure import count_runs, measure
 from specdecode.core.bench.parts import Floor, StepTimes
-from specdecode.core.bench.places import place
 from specdecode.core.bench.plan import Drafter, Mode, by_category, modes
 from specdecode.core.bench.prompt_sets import RANDOM, Asked
 from specdecode.core.bench.rows import Place, rows
 from specdecode.core.bench.timed import TimedModel
-from specdecode.core.engine.device import open_place
+from specdecode.core.engine.devices import open_places
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 
 if TYPE_CHECKING:
@@ -47,7 +46,10 @@ class LocalBench:
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self.bandwidths: dict[str, float] = {}
-        self._places = [(name, open_place(place(name))) for name in settings.devices]
+        degree = settings.data_parallel_degree
+        self._places = [(name, open_places(name, degree)) for name in settings.devices]
+        # The byte floor is that of one device's memory.
+        self._alone = {name: places.single for name, places in self._places}
         self._works = {t: self._work(t) for t in settings.temperatures}
         work = next(iter(self._works.values()))
         self._path, self._config = work.path, work.config
@@ -65,9 +67,9 @@ class LocalBench:
 
     def run(self) -> None:
         """Measure; `rows` grows by one combination at a time."""
-        for name, device in self._places:
-            self.bandwidths[name] = copy_bandwidth(device.device)
-            models = self._load(device.name)
+        for name, places in self._places:
+            self.bandwidths[name] = copy_bandwidth(places.first.device)
+            models = self._load(name)
             for batch in self._settings.batches:
                 for temperature, work in self._works.items():
                     self.rows += self._measure(models, work, name, batch, temperature)
@@ -92,6 +94,7 @@ class LocalBench:
                 loading.load_step_model(
                     self._path,
                     devices=device,
+                    data_parallel_degree=self._settings.data_parallel_degree,
                     max_length=min(max(job.length for job in jobs), context),
                     max_batch=max(self._settings.batches),
                     progress=self._output,
@@ -137,7 +140,7 @@ class LocalBench:
                 batch=batch,
                 temperature=temperature,
                 names={category: [job.name for job in jobs] for category, jobs in categories.items()},
-                floors={mode: self._floor(mode, name) for mode in self.modes},
+                floors={mode: self._floor(mode, name) for mode in self.modes} if self._alone[name] else {},
                 shares={m: s for m in self.modes if (s := times[self._folder(m)].shares) is not None},
             ),
         )

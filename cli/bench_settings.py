@@ -12,7 +12,7 @@ from specdecode.core.bench.document import Setting
 from specdecode.core.bench.plan import Width, parse_devices, parse_list, parse_sizes, parse_temperatures, parse_widths
 from specdecode.core.errors import UsageError
 
-_SERVER_LACKS = ("method", "devices", "model", "draft_model")
+_SERVER_LACKS = ("method", "devices", "data_parallel_degree", "model", "draft_model")
 _NOT_SHOWN = ("save", "overwrite", "baseline", "limit", "plot", "as_json", "quiet", "force_random", "api_key")
 
 
@@ -35,6 +35,7 @@ class BenchSettings:
     methods: tuple[str, ...]
     temperatures: tuple[float, ...]
     devices: tuple[str, ...]
+    data_parallel_degree: int
     max_tokens: int
     ignore_eos: bool
     seed: int
@@ -88,14 +89,17 @@ class BenchSettings:
             shown={
                 name: Setting(value=list(value) if isinstance(value, tuple) else value, forced=name in named)
                 for name, value in given.items()
-                if name not in _NOT_SHOWN and (given["base_url"] is None or name not in _SERVER_LACKS)
+                if name not in _NOT_SHOWN
+                and (name, value) != ("data_parallel_degree", 1)
+                and (given["base_url"] is None or name not in _SERVER_LACKS)
             },
             **{name: given[name] for name in _AS_THEY_ARE},
         )
 
 
-_AS_THEY_ARE = ("per_category", "force_random", "max_tokens", "ignore_eos", "seed", "repeats", "warm_up", "base_url",
-                "api_key", "model", "draft_model", "overwrite", "limit", "as_json", "quiet")  # fmt: skip
+_AS_THEY_ARE = ("data_parallel_degree", "per_category", "force_random", "max_tokens", "ignore_eos", "seed", "repeats",
+                "warm_up", "base_url", "api_key", "model", "draft_model", "overwrite", "limit", "as_json",
+                "quiet")  # fmt: skip
 
 
 def _method(text: str) -> str:

@@ -19,6 +19,7 @@ def of_run(settings: Settings, work: Work) -> dict[str, Value]:
     return {
         "model": Value(value=str(work.path), source=f"{flag('model')} ({settings.model})"),
         "devices": Value(value=settings.devices, source=flag("devices")),
+        "data_parallel_degree": Value(value=settings.data_parallel_degree, source=flag("data_parallel_degree")),
         "batch_size": Value(value=settings.batch_size, source=flag("batch_size")),
         "prompts": Value(value=len(work.prompts), source=settings.source or "-p"),
         "confidence_threshold": Value(value=settings.confidence_threshold, source=flag("confidence_threshold")),

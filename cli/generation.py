@@ -51,6 +51,7 @@ def _run(settings: Settings, work: Work, jobs: Sequence[Job], output: Output, wr
     model = loading.load_step_model(
         work.path,
         devices=settings.devices,
+        data_parallel_degree=settings.data_parallel_degree,
         max_length=min(max(job.length for job in jobs), work.config.text_config.max_position_embeddings),
         max_batch=min(settings.batch_size, len(jobs)),
         progress=output,

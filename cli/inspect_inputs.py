@@ -22,6 +22,8 @@ specdecode inspect-inputs demo --prompt 'In the beginning God created' --phase v
 
 specdecode inspect-inputs demo --devices gpu:0 --no-structured-output --json
 
+specdecode inspect-inputs demo --devices gpu:0,1 --data-parallel-degree 2
+
 specdecode inspect-inputs demo --method eagle
 
 specdecode inspect-inputs --diff demo demo
@@ -31,6 +33,7 @@ specdecode inspect-inputs --diff demo demo
 def inspect_inputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A checkpoint folder, or a preset.")] = "demo",
     devices: options.DevicesOption = "cpu",
+    data_parallel_degree: options.DataParallelOption = 1,
     structured_output: Annotated[
         bool,
         typer.Option("--structured-output/--no-structured-output", help="Whether the graph takes grammar masks."),
@@ -67,6 +70,7 @@ def inspect_inputs(
         show(
             model,
             devices=devices,
+            data_parallel_degree=data_parallel_degree,
             structured_output=structured_output,
             method=method,
             draft_model=draft_model,

@@ -9,9 +9,11 @@ from max.graph import DeviceRef
 
 from specdecode.cli.output import Output
 from specdecode.cli.proposers import proposer
-from specdecode.cli.settings import Settings, gpu_number
+from specdecode.cli.settings import Settings
 from specdecode.core.checkpoint.locate import locate_model
 from specdecode.core.checkpoint.reader import Checkpoint
+from specdecode.core.device_layout import DeviceLayout
+from specdecode.core.device_names import DeviceNames
 from specdecode.core.errors import ExitCode, UsageError
 from specdecode.core.inspection.example import example_row, filled
 from specdecode.core.inspection.pairing import Fact, facts
@@ -25,6 +27,7 @@ def show(
     model: str,
     *,
     devices: str,
+    data_parallel_degree: int,
     structured_output: bool,
     method: str,
     draft_model: str | None,
@@ -44,21 +47,22 @@ def show(
         raise UsageError(f"--phase {phase} needs a prompt: name one with --prompt TEXT.")
     path = locate_model(model)
     config = DeepseekV41Config.from_json(path)
-    gpu = gpu_number(devices)
-    device = DeviceRef.CPU() if gpu is None else DeviceRef.GPU(gpu)
+    layout = _layout(DeviceNames.parse(devices, data_parallel_degree))
     settings = Settings(method=method, draft_model=draft_model)
     source = proposer(settings, path, config)
     drafter = None if source.folder is None else EagleConfig.from_folder(source.folder, config.text_config)
-    taken = inputs(config, device, structured_output=structured_output, drafter=drafter)
+    if drafter is not None and layout.count > 1:
+        raise UsageError("An EAGLE drafter runs on one device. Use --method dspark, or one device.")
+    taken = inputs(config, layout, structured_output=structured_output, drafter=drafter)
     texts: list[str] = []
     if prompt is not None:
         tokenizer = TextTokenizer.of(path, config)
         text = config.text_config
         depth = text.engram_max_ngram_size - 1 if text.engram_layer_ids else 0
         row = example_row(tokenizer.encode(prompt), phase, source.most, depth)
-        taken = filled(taken, Checkpoint.open(path), row, structured_output=structured_output, drafter=drafter)
+        taken = filled(taken, Checkpoint.open(path), row, layout, structured_output=structured_output, drafter=drafter)
         texts = [f"{token} {tokenizer.decode([token])!r}" for token in (*row.tokens, *row.draft_tokens)]
-    given = outputs(config, device, drafter=drafter)
+    given = outputs(config, layout, drafter=drafter)
     with Output(as_json=as_json) as output:
         if as_json:
             output.document({"inputs": _documents(taken), "outputs": _documents(given), "tokens": texts})
@@ -68,6 +72,12 @@ def show(
         if texts:
             lines += ["", f"{title}tokens", ", ".join(texts)]
         output.text("\n".join(lines) + "\n")
+
+
+def _layout(names: DeviceNames) -> DeviceLayout:
+    """The devices in a graph, whether they are there or not."""
+    devices = [DeviceRef.GPU(number) for number in names.gpus] or [DeviceRef.CPU()]
+    return DeviceLayout(devices=tuple(devices * names.shards), data_parallel_degree=names.data_parallel_degree)
 
 
 def compare(first: str, second: str, *, as_json: bool) -> ExitCode:

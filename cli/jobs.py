@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from specdecode.cli.proposers import Proposer, proposer
-from specdecode.cli.settings import Settings, Value, gpu_number, request, resolve, samples
+from specdecode.cli.settings import Settings, Value, request, resolve, samples
 from specdecode.cli.structured_output import check
 from specdecode.core.checkpoint.locate import locate_model
 from specdecode.core.engine.request import Request, sample_seed
@@ -93,7 +93,6 @@ def prepare(
         ModelError: the checkpoint cannot be used.
     """
     prompts = _prompts(settings) if prompts is None else prompts
-    gpu_number(settings.devices)
     if not settings.model:
         raise UsageError("--model is empty. Name a checkpoint folder or a preset.")
     path = locate_model(settings.model)

@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 
 
 def load_step_model(
-    path: Path, *, devices: str, max_length: int, max_batch: int, progress: Progress, drafter: Path | None = None
+    path: Path,
+    *,
+    devices: str,
+    data_parallel_degree: int = 1,
+    max_length: int,
+    max_batch: int,
+    progress: Progress,
+    drafter: Path | None = None,
 ) -> StepModel:
     """Load a checkpoint for running, its caches large enough for `max_batch` sequences of `max_length`.
 
@@ -23,6 +30,7 @@ def load_step_model(
     return load(
         path,
         devices=devices,
+        data_parallel_degree=data_parallel_degree,
         max_length=max_length,
         num_pages=None,
         max_batch=max_batch,

@@ -29,8 +29,18 @@ DevicesOption = Annotated[
     str,
     typer.Option(
         "--devices",
-        metavar="cpu|gpu:N",
-        help="Where to run: the CPU, or one NVIDIA GPU by its number.",
+        metavar="cpu|gpu:N|gpu:N,M|N|cpuxN",
+        help="Where to run: the CPU, one NVIDIA GPU, several, that many, or N logical shards on the CPU.",
+        rich_help_panel=_RUNNING,
+    ),
+]
+DataParallelOption = Annotated[
+    int,
+    typer.Option(
+        "--data-parallel-degree",
+        metavar="N",
+        min=1,
+        help="1: all devices work on every token. Their number: each has its own requests, the experts are shared.",
         rich_help_panel=_RUNNING,
     ),
 ]

@@ -45,6 +45,7 @@ def serve_local(
     acceptance: options.AcceptanceOption = "match",
     no_speculation: options.NoSpeculationOption = False,
     devices: options.DevicesOption = "cpu",
+    data_parallel_degree: options.DataParallelOption = 1,
     batch_size: options.BatchSizeOption = 8,
     quiet: options.QuietOption = False,
     debug: options.DebugOption = False,
@@ -60,6 +61,7 @@ def serve_local(
         settings = Settings(
             model=model,
             devices=devices,
+            data_parallel_degree=data_parallel_degree,
             batch_size=batch_size,
             method=method,
             draft_model=draft_model,

@@ -10,7 +10,7 @@ from specdecode.cli import loading
 from specdecode.cli.engines import make_engine, make_widths
 from specdecode.cli.output import Output
 from specdecode.cli.proposers import RULES, Proposer, proposer
-from specdecode.cli.settings import Settings, gpu_number
+from specdecode.cli.settings import Settings
 from specdecode.core.checkpoint.locate import locate_model
 from specdecode.core.engine.costs import measure
 from specdecode.core.engine.request import Request
@@ -81,7 +81,6 @@ def _plan(settings: Settings, serving: Serving) -> Plan:
     Raises:
         UsageError: an option is not possible. ModelError: the checkpoint cannot be used.
     """
-    gpu_number(settings.devices)
     if not settings.model:
         raise UsageError("MODEL is empty. Name a checkpoint folder or a preset.")
     path = locate_model(settings.model)
@@ -144,6 +143,7 @@ def _load(settings: Settings, plan: Plan, runner: Runner, output: Output) -> Loa
     model = loading.load_step_model(
         plan.path,
         devices=settings.devices,
+        data_parallel_degree=settings.data_parallel_degree,
         max_length=plan.max_length,
         max_batch=settings.batch_size,
         progress=output,

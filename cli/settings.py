@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from specdecode.cli.structured_output import FLAGS
+from specdecode.core.device_names import DeviceNames
 from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import Acceptance
 from specdecode.core.errors import UsageError
@@ -67,6 +67,7 @@ class Settings:
     texts: tuple[str, ...] = ()
     model: str = "demo"
     devices: str = "cpu"
+    data_parallel_degree: int = 1
     batch_size: int = 8
     given: Mapping[str, object] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
@@ -95,6 +96,7 @@ class Settings:
         for name in ("effort", "thinking_budget"):
             if self.given.get("thinking") is False and name in self.given:
                 raise UsageError(f"--no-thinking and {_flag(name, None)} contradict each other. Leave one out.")
+        DeviceNames.parse(self.devices, self.data_parallel_degree)
         if self.resume and self.output is None:
             raise UsageError("--resume needs the results of an earlier run: name them with --output FILE.")
         if self.confidence_threshold is not None and (self.auto_width or self.draft_tokens == 0):
@@ -151,18 +153,6 @@ def resolve(prompt: Prompt, settings: Settings, config: DeepseekV41Config, most:
         values["draft_tokens"] = Value(value=settings.draft_tokens, source="--draft-tokens")
     values["chat"] = _chat(prompt, settings, values)
     return values
-
-
-def gpu_number(devices: str) -> int | None:
-    """Which GPU `--devices` names; None for the CPU.
-
-    Raises:
-        UsageError: it names neither.
-    """
-    found = re.fullmatch(r"cpu|gpu:(\d+)", devices)
-    if found is None:
-        raise UsageError(f"--devices {devices} is not supported. Use cpu, or one GPU as gpu:0.")
-    return None if found[1] is None else int(found[1])
 
 
 def samples(prompt: Prompt, values: Mapping[str, Value]) -> int:

@@ -17,7 +17,7 @@ HiddenT = TypeVar("HiddenT")
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedInputs:
-    """Inputs that only a graph over several devices has.
+    """Inputs that only a graph whose devices have requests of their own has.
 
     Attributes:
         host_input_row_offsets: uint32 [B + 1] on the CPU.
@@ -119,7 +119,10 @@ class BlockBatch:
         draft_block_offsets: uint32 [drafting requests + 1], 0, block, 2 block …
         merged_rows: int8 [M], a placeholder whose length is the merged row count.
         structured_output: grammar masks, when the graph has them.
-        distributed, signal_buffers, batch_context_lengths, ep_inputs: several devices only.
+        data_parallel_degree: replicas that the requests are divided into, in order.
+        distributed, batch_context_lengths, ep_inputs: under data parallelism only; the last are the devices' buffers
+            [ep_rows, D] of experts' results.
+        signal_buffers: several real devices only.
         vision_embeddings, vision_scatter_indices: image rows per device; a text step has zero rows.
         extra: the model's own inputs by name, carried unread.
     """
@@ -136,6 +139,7 @@ class BlockBatch:
     merged_rows: TensorValue
     devices: Sequence[DeviceRef]
     structured_output: StructuredOutput | None = None
+    data_parallel_degree: int = 1
     distributed: DistributedInputs | None = None
     signal_buffers: list[BufferValue] = field(default_factory=list)
     batch_context_lengths: list[TensorValue] = field(default_factory=list)

@@ -53,16 +53,18 @@ class SpeculativePipeline(Pipeline[Any, TextGenerationOutput]):  # type: ignore[
     ) -> None:
         self._batch = int(memory_plan.planned_max_batch_size or DEFAULT_BATCH)
         length = memory_plan.planned_max_length
-        first = pipeline_config.model.device_specs[0]
-        devices = "cpu" if first.device_type == "cpu" else f"gpu:{first.id}"
+        specs = pipeline_config.model.device_specs
+        on_cpu = specs[0].device_type == "cpu"
+        devices = "cpu" if on_cpu else "gpu:" + ",".join(str(spec.id) for spec in specs)
         self._model: StepModel = load_step_model(
             Path(pipeline_config.model.model_path),
             devices=devices,
+            data_parallel_degree=int(pipeline_config.model.data_parallel_degree),
             max_length=int(length),
             max_batch=self._batch,
             progress=Lines(),
         )
-        self._allocator = PageAllocator(self._model.num_pages, self._model.page_size)
+        self._allocator = PageAllocator(self._model.num_pages, self._model.page_size, self._model.replicas)
         self._requests: dict[RequestID, _Request] = {}
         self._metrics = self._fresh_metrics()
         self.kv_manager = DummyKVCache()
@@ -78,7 +80,9 @@ class SpeculativePipeline(Pipeline[Any, TextGenerationOutput]):  # type: ignore[
         self._metrics = self._fresh_metrics()
         if not contexts:
             return {}
-        rows = [self._row(context) for context in contexts]
+        known = [(context, self._row(context)) for context in contexts]
+        known.sort(key=lambda pair: self._allocator.replica(pair[1].pages[0]))  # replica after replica
+        contexts, rows = [context for context, _ in known], [row for _, row in known]
         width = max(len(row.draft_tokens) for row in rows)
         result = self._model.step(rows, width=width, draft=True)
         outputs = {}

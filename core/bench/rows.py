@@ -32,7 +32,7 @@ class Place:
     """Where and how large: what the rows of one measurement share.
 
     Attributes:
-        floor, shares: by mode; empty for a server.
+        floor, shares: by mode; empty for a server, and the floor for several devices, whose memory it does not count.
         names: category -> what its prompts are called.
     """
 
@@ -93,11 +93,11 @@ def _row(
 
 def _inside(mode: Mode, runs: Sequence[Run], place: Place) -> tuple[Seconds | None, FloorFigures | None]:
     """What only a model in this process shows."""
-    if mode not in place.floors:
-        return None, None
     spans = [span for run in runs for span in run.spans]
+    if not spans:
+        return None, None
     wall, proposing = sum(run.seconds for run in runs), sum(run.proposing for run in runs)
-    moved = place.floors[mode].of(spans)
+    moved = place.floors[mode].of(spans) if mode in place.floors else None
     divided = Seconds(**asdict(parts(spans, wall, proposing, place.shares.get(mode))))
     return divided, None if moved is None else FloorFigures(bytes_per_step=moved[0], share=moved[1])
 

@@ -43,6 +43,10 @@ class TimedModel:
         return self.model.page_size
 
     @property
+    def replicas(self) -> int:
+        return self.model.replicas
+
+    @property
     def num_pages(self) -> int:
         return self.model.num_pages
 

@@ -61,3 +61,18 @@ class KVCacheInputs:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         return (*(self.leaves[name] for name in LEAVES), self.cache_lengths, self.lookup_table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceCaches:
+    """The caches of several devices in graph order: each leaf device after device, then the lengths and the tables."""
+
+    devices: tuple[KVCacheInputs, ...]
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (
+            *(own.leaves[name] for name in LEAVES for own in self.devices),
+            *(own.cache_lengths for own in self.devices),
+            *(own.lookup_table for own in self.devices),
+        )

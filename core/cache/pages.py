@@ -13,20 +13,31 @@ from specdecode.core.errors import DeviceError
 
 
 class PageAllocator:
-    """Free pages, handed out lowest number first so that equal runs get equal pages."""
+    """Free pages, handed out lowest number first so that equal runs get equal pages.
 
-    def __init__(self, num_pages: int, page_size: int) -> None:
-        if num_pages < 1 or page_size < 1:
-            raise ValueError(f"a cache needs pages: num_pages={num_pages}, page_size={page_size}")
+    Args:
+        num_pages: of all replicas, each having the same number of consecutive ones.
+        page_size: positions of a page.
+        replicas: a request's pages are all of one of them, the one that has most free.
+    """
+
+    def __init__(self, num_pages: int, page_size: int, replicas: int = 1) -> None:
+        if num_pages < 1 or page_size < 1 or num_pages % replicas:
+            raise ValueError(f"a cache needs pages: num_pages={num_pages}, page_size={page_size}, replicas={replicas}")
         self.num_pages = num_pages
         self.page_size = page_size
-        self._free = list(range(num_pages))
+        self._own = num_pages // replicas
+        self._free = [list(range(first, first + self._own)) for first in range(0, num_pages, self._own)]
         self._used: set[int] = set()
 
     @property
     def available(self) -> int:
         """Pages that nobody owns."""
-        return len(self._free)
+        return sum(map(len, self._free))
+
+    def replica(self, page: int) -> int:
+        """Whose page it is."""
+        return page // self._own
 
     def pages_for(self, positions: int) -> int:
         """Pages that cover this many positions."""
@@ -36,14 +47,14 @@ class PageAllocator:
         """Refuse what could not run even alone.
 
         Raises:
-            DeviceError: the whole cache has fewer pages.
+            DeviceError: the whole cache, or a replica's, has fewer pages.
         """
         needed = self.pages_for(positions)
-        if needed > self.num_pages:
+        if needed > self._own:
             raise DeviceError(
                 f"{what} does not fit: it needs {needed} cache pages ({positions} positions), and the "
                 "cache has "
-                f"{self.num_pages} pages of {self.page_size}. Shorten the prompt, lower --max-tokens, "
+                f"{self._own} pages of {self.page_size}. Shorten the prompt, lower --max-tokens, "
                 "or give the "
                 "cache more pages."
             )
@@ -51,9 +62,10 @@ class PageAllocator:
     def allocate(self, positions: int) -> list[int] | None:
         """Pages for this many positions, or None while too few are free."""
         needed = self.pages_for(positions)
-        if needed > len(self._free):
+        free = max(self._free, key=len)
+        if needed > len(free):
             return None
-        pages = [heapq.heappop(self._free) for _ in range(needed)]
+        pages = [heapq.heappop(free) for _ in range(needed)]
         self._used.update(pages)
         return pages
 
@@ -63,4 +75,4 @@ class PageAllocator:
             if page not in self._used:
                 raise ValueError(f"page {page} is not in use")
             self._used.remove(page)
-            heapq.heappush(self._free, page)
+            heapq.heappush(self._free[self.replica(page)], page)

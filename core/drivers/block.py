@@ -11,23 +11,21 @@ from typing import Generic, Protocol, TypeVar
 from max.graph import TensorValue
 
 from specdecode.core.batch import Accepted, BlockBatch, Proposal, StepOutputs, Verified
-from specdecode.core.drivers.phases import Selection, accept, merge
-from specdecode.core.kernels.step_ops import Merged
+from specdecode.core.drivers.phases import accept
 
 HiddenT = TypeVar("HiddenT")
+MergedT = TypeVar("MergedT")
 HiddenT_in = TypeVar("HiddenT_in", contravariant=True)
 
 
-class BlockTarget(Protocol[HiddenT]):
-    """The target's role in a step.
+class BlockTarget(Protocol[MergedT, HiddenT]):
+    """The target's role in a step."""
 
-    Attributes:
-        selection: what its layers pass on.
-    """
+    def merge(self, batch: BlockBatch) -> MergedT:
+        """Each request's tokens, then its drafts, where the target runs them."""
+        ...
 
-    selection: Selection
-
-    def verify(self, batch: BlockBatch, merged: Merged) -> Verified[HiddenT]:
+    def verify(self, batch: BlockBatch, merged: MergedT) -> Verified[HiddenT]:
         """Run the merged rows through the target; every row's caches are written."""
         ...
 
@@ -43,22 +41,22 @@ class BlockProposer(Protocol[HiddenT_in]):
         """Store the drafter's context rows, one per merged row; a draft reads only committed ones."""
         ...
 
-    def forward_block(self, batch: BlockBatch, accepted: Accepted) -> Proposal:
+    def forward_block(self, batch: BlockBatch, hidden: HiddenT_in, accepted: Accepted) -> Proposal:
         """Draft the block after each request's next token, for the requests that `draft_slot_ids` names."""
         ...
 
 
-class BlockDriver(Generic[HiddenT]):
+class BlockDriver(Generic[MergedT, HiddenT]):
     """Builds the step's graph from a target and a block drafter."""
 
-    def __init__(self, target: BlockTarget[HiddenT], draft: BlockProposer[HiddenT]) -> None:
+    def __init__(self, target: BlockTarget[MergedT, HiddenT], draft: BlockProposer[HiddenT]) -> None:
         self.target, self.draft = target, draft
 
     def __call__(self, batch: BlockBatch) -> StepOutputs:
         """The whole step: merge, verify, accept, materialise, draft."""
-        verified = self.target.verify(batch, merge(batch, self.target.selection))
+        verified = self.target.verify(batch, self.target.merge(batch))
         accepted = accept(batch, verified.logits)
         extra = self.target.finish(batch, verified.hidden, accepted)
         self.draft.materialize(batch, verified.hidden)
-        proposal = self.draft.forward_block(batch, accepted)
+        proposal = self.draft.forward_block(batch, verified.hidden, accepted)
         return StepOutputs.of(accepted, verified.logits, proposal, extra)

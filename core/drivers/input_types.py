@@ -1,21 +1,22 @@
 """The step graph's signature: one list of named inputs that builds the graph, decodes its values and can be shown.
 
 Order (brackets: only when the graph has it): tokens, vision rows, row offsets [host copy], logit count, [replica
-splits], [signal buffers], cache leaves, cache lengths, lookup table, draft tokens, sampling, draft slots, [grammar
-masks], then the model's own, and last the placeholder that carries the merged row count.
+splits], [signal buffers], cache leaves, cache lengths, lookup table, [context lengths], [expert-parallel buffers],
+draft tokens, sampling, draft slots, [grammar masks], then the model's own, and last the placeholder that carries the
+merged row count. What every device has comes device after device, its name followed by the rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from max.dtype import DType
-from max.graph import BufferType, DeviceRef, TensorType, TensorValue, Value
+from max.graph import BufferType, DeviceRef, TensorType
 
-from specdecode.core.batch import BlockBatch, BlockCaches, Sampling, StructuredOutput
 from specdecode.core.cache.leaves import LEAVES
+from specdecode.core.device_layout import DeviceLayout
 
 MERGED_ROWS_DIM = "merged_rows"
 FOLLOWING = "draft_next_tokens"
@@ -48,16 +49,32 @@ class SpecDecodeInputTypeSpec:
     """What the canonical inputs look like for a model.
 
     Attributes:
-        device: where batch-wide tensors live.
+        layout: the devices; the first has the batch-wide tensors.
         hidden_size: width of an image row.
         vocab_size: bits of a grammar mask row.
         leaves: cache leaf name -> shape behind the page dimension.
     """
 
-    device: DeviceRef
+    layout: DeviceLayout
     hidden_size: int
     vocab_size: int
     leaves: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def device(self) -> DeviceRef:
+        """Where batch-wide tensors live."""
+        return self.layout.first
+
+    def each(self, name: str, meaning: str, kind: Callable[[DeviceRef, int], GraphInput]) -> list[NamedInput]:
+        """One input per device; `kind` makes its type from the device and its rank."""
+        return [
+            _in(self.layout.named(name, rank), kind(device, rank), meaning)
+            for rank, device in enumerate(self.layout.devices)
+        ]
+
+    def replica(self, dim: str, rank: int) -> str:
+        """A dimension that counts what a replica has: the whole batch's, or under data parallelism the rank's own."""
+        return f"{dim}_{rank}" if self.layout.data_parallel else dim
 
     def inputs(self, *, structured_output: bool, trailing: Iterable[NamedInput] = ()) -> list[NamedInput]:
         """Every input in graph order."""
@@ -75,46 +92,81 @@ class SpecDecodeInputTypeSpec:
         ]
 
     def _tokens(self) -> list[NamedInput]:
-        d = self.device
+        d, d_model, host = self.device, self.hidden_size, self.layout.data_parallel
+        offsets = ["input_row_offsets_len"]
+        splits = TensorType(DType.int64, [self.layout.replicas + 1], CPU)
         return [
             _in("tokens", TensorType(DType.int64, ["total_tokens"], d), "new token ids of all requests"),
-            _in(
+            *self.each(
                 "vision_embeddings",
-                TensorType(DType.bfloat16, ["image_rows", self.hidden_size], d),
                 "image rows (none: text only)",
+                lambda device, rank: TensorType(DType.bfloat16, [self.image_rows(rank), d_model], device),
             ),
-            _in("vision_scatter_indices", TensorType(DType.int32, ["image_rows"], d), "their rows in tokens"),
+            *self.each(
+                "vision_scatter_indices",
+                "their rows in tokens",
+                lambda device, rank: TensorType(DType.int32, [self.image_rows(rank)], device),
+            ),
             _in(
                 "input_row_offsets",
-                TensorType(DType.uint32, ["input_row_offsets_len"], d),
+                TensorType(DType.uint32, offsets, d),
                 "where each request's tokens begin, and the end",
             ),
+            *([_in("host_input_row_offsets", TensorType(DType.uint32, offsets, CPU), "the same")] if host else []),
             _in("return_n_logits", TensorType(DType.int64, [1], CPU), "logits wanted per request"),
+            *([_in("data_parallel_splits", splits, "first request of each replica, and the end")] if host else []),
+            *self._signals(),
         ]
 
+    def image_rows(self, rank: int) -> str:
+        """The dimension of a device's image rows."""
+        return self.layout.named("image_rows", rank).replace(".", "_")
+
+    def _signals(self) -> list[NamedInput]:
+        if not self.layout.signals:
+            return []
+        from max.nn.comm import Signals  # pulls in much that nobody else needs
+
+        return self.each(
+            "signal_buffer",
+            "where the devices wait for each other",
+            lambda device, _: BufferType(DType.uint8, [Signals.NUM_BYTES], device),
+        )
+
     def _caches(self) -> list[NamedInput]:
-        d = self.device
-        leaves = [
-            _in(
-                f"kv_{name}",
-                BufferType(DType.float32, ["num_pages", *self.leaves[name]], d),
-                f"{name} cache leaf",
-            )
-            for name in LEAVES
-        ]
-        return [
-            *leaves,
-            _in(
-                "cache_lengths",
-                TensorType(DType.uint32, ["batch"], d),
-                "tokens in the caches before this step",
+        leaves = [leaf for name in LEAVES for leaf in self._leaf(name)]
+        lengths = self.each(
+            "cache_lengths",
+            "tokens in the caches before this step",
+            lambda device, rank: TensorType(DType.uint32, [self.replica("batch", rank)], device),
+        )
+        tables = self.each(
+            "lookup_table",
+            "physical page of each logical page",
+            lambda device, rank: TensorType(
+                DType.uint32, [self.replica("batch", rank), self.replica("request_pages", rank)], device
             ),
-            _in(
-                "lookup_table",
-                TensorType(DType.uint32, ["batch", "request_pages"], d),
-                "physical page of each logical page",
-            ),
-        ]
+        )
+        return [*leaves, *lengths, *tables, *self._expert_parallel()]
+
+    def _leaf(self, name: str) -> list[NamedInput]:
+        shape = ["num_pages", *self.leaves[name]]
+        return self.each(f"kv_{name}", f"{name} cache leaf", lambda device, _: BufferType(DType.float32, shape, device))
+
+    def _expert_parallel(self) -> list[NamedInput]:
+        if not self.layout.data_parallel:
+            return []
+        contexts = self.each(
+            "batch_context_length",
+            "summed context of the replica",
+            lambda _, __: TensorType(DType.int32, [1], CPU),
+        )
+        buffers = self.each(
+            "ep_buffer",
+            "results of this device's experts, a row for each choice of an expert",
+            lambda device, _: BufferType(DType.float32, ["ep_rows", self.hidden_size], device),
+        )
+        return [*contexts, *buffers]
 
     def _speculation(self) -> list[NamedInput]:
         d = self.device
@@ -190,49 +242,3 @@ class SpecDecodeInputTypeSpec:
 
 def _in(name: str, kind: GraphInput, meaning: str) -> NamedInput:
     return NamedInput(name=name, type=kind, meaning=meaning)
-
-
-def decode(inputs: Sequence[NamedInput], values: Sequence[Value[Any]], device: DeviceRef) -> BlockBatch:
-    """The values of a graph's inputs as a batch; names that no phase knows go to `extra`."""
-    named: dict[str, Any] = {
-        known.name: value.buffer if isinstance(known.type, BufferType) else value.tensor
-        for known, value in zip(inputs, values, strict=True)
-    }
-
-    def take(name: str) -> TensorValue:
-        value: TensorValue = named.pop(name)
-        return value
-
-    caches = BlockCaches(
-        leaves={name: named.pop(f"kv_{name}") for name in LEAVES},
-        cache_lengths=take("cache_lengths"),
-        lookup_table=take("lookup_table"),
-    )
-    masks = None
-    if "pinned_bitmask" in named:
-        masks = StructuredOutput(
-            pinned_bitmask=take("pinned_bitmask"),
-            wait_payload=named.pop("wait_payload"),
-            device_bitmask_scratch=named.pop("device_bitmask_scratch"),
-        )
-    names = (
-        "tokens",
-        "input_row_offsets",
-        "draft_tokens",
-        "draft_probs_full",
-        "return_n_logits",
-        "draft_slot_ids",
-        "draft_block_offsets",
-        MERGED_ROWS_DIM,
-    )
-    sampling = Sampling(**{name: take(name) for name in Sampling.__dataclass_fields__})
-    return BlockBatch(
-        **{name: take(name) for name in names},
-        kv_collections=[caches],
-        sampling=sampling,
-        structured_output=masks,
-        devices=[device],
-        vision_embeddings=[take("vision_embeddings")],
-        vision_scatter_indices=[take("vision_scatter_indices")],
-        extra=named,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from max.graph import TensorValue
+from max.graph import TensorValue, ops
 
 from specdecode.core.batch import Accepted, BlockBatch
 from specdecode.core.kernels import step_ops
@@ -32,6 +32,14 @@ def merge(inputs: BlockBatch, selection: Selection) -> Merged:
     )
 
 
+def whole_cache_lengths(inputs: BlockBatch) -> TensorValue:
+    """The cache lengths uint32 [B] of all requests, on the first device."""
+    lengths = [caches.cache_lengths for caches in inputs.kv_collections]
+    if inputs.data_parallel_degree == 1:
+        return lengths[0]
+    return ops.concat([own.to(inputs.device0) for own in lengths]).rebind(inputs.sampling.seed.shape)
+
+
 def accept(inputs: BlockBatch, logits: TensorValue) -> Accepted:
     """Verify the drafts under the target's law, which edits, grammar masks and limits belong to.
 
@@ -45,7 +53,7 @@ def accept(inputs: BlockBatch, logits: TensorValue) -> Accepted:
         logits,
         inputs.draft_tokens,
         inputs.input_row_offsets,
-        inputs.kv_collections[0].cache_lengths,
+        whole_cache_lengths(inputs),
         inputs.draft_probs_full,
         inputs.sampling.law(),
         bitmask=None if masks is None else masks.pinned_bitmask,

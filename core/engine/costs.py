@@ -125,9 +125,15 @@ class _Bench:
         """None where the caches are too small."""
         cached = min(model.page_size, model.max_length - model.block_size - 2)
         each = -(-(cached + 1 + model.block_size) // model.page_size)
-        if cached < 1 or requests * each > model.num_pages:
+        own, replicas = model.num_pages // model.replicas, model.replicas
+        if cached < 1 or -(-requests // replicas) * each > own:
             return None
-        pages = [tuple(range(row * each, (row + 1) * each)) for row in range(requests)]
+        starts = [rank * own for rank in range(replicas)]
+        pages = []
+        for row in range(requests):
+            rank = row * replicas // requests
+            pages.append(tuple(range(starts[rank], starts[rank] + each)))
+            starts[rank] += each
         return cls(pages=pages, cached=cached, lookback=min(model.lookback_length, cached))
 
     def prompts(self) -> list[StepRow]:

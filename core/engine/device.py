@@ -57,7 +57,7 @@ def open_place(name: str) -> Place:
     """Open the device that `cpu` or `gpu:N` names.
 
     Raises:
-        DeviceError: it is something else, there is no such GPU, or the kernels do not run on it.
+        ValueError: it is something else. DeviceError: there is no such GPU, or the kernels do not run on it.
     """
     from max.driver import CPU, Accelerator, accelerator_count
 
@@ -65,7 +65,7 @@ def open_place(name: str) -> Place:
         return Place(name=name, device=CPU())
     match = re.fullmatch(r"gpu:(\d+)", name)
     if match is None:
-        raise DeviceError(f"--devices {name} is not supported. Use --devices cpu, or one GPU as gpu:0.")
+        raise ValueError(f"{name} is neither cpu nor one GPU")
     index, count = int(match[1]), accelerator_count()
     if index >= count:
         raise DeviceError(_absent(name, count))
@@ -82,7 +82,12 @@ def open_place(name: str) -> Place:
 
 
 def absent_gpu(architecture: str) -> Place:
-    """A GPU that is not here, an NVIDIA one of an architecture like `sm_90a`: graphs compile for it, nothing runs.
+    """One GPU as `absent_gpus` gives them."""
+    return absent_gpus(architecture, 1)[0]
+
+
+def absent_gpus(architecture: str, count: int) -> list[Place]:
+    """GPUs that are not here, NVIDIA ones of an architecture like `sm_90a`: graphs compile for them, nothing runs.
 
     This holds for the whole process, so it comes before anything else is asked of MAX.
 
@@ -100,8 +105,8 @@ def absent_gpu(architecture: str) -> Place:
         raise DeviceError(f"{architecture} is no architecture of an NVIDIA GPU. Name one like sm_90a (Hopper).")
     set_virtual_device_api("cuda")
     set_virtual_device_target_arch(architecture)
-    set_virtual_device_count(1)
-    return Place(name="gpu:0", device=Accelerator(0))
+    set_virtual_device_count(count)
+    return [Place(name=f"gpu:{number}", device=Accelerator(number)) for number in range(count)]
 
 
 def free_host_memory() -> int | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import resource
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,12 +166,13 @@ def _initialise(
 ) -> Model | None:
     from max.engine import read
 
-    try:
-        compiled = read(file.path)
-    except Exception as error:
-        progress.note(f"{file.path} cannot be loaded ({error}); it is compiled again.")
-        return None
-    return session.init(compiled, weights_registry=weights)
+    with ExitStack() as stack:
+        try:
+            compiled = read(stack.enter_context(file.readable()))
+        except Exception as error:
+            progress.note(f"{file.path} cannot be loaded ({error}); it is compiled again.")
+            return None
+        return session.init(compiled, weights_registry=weights)
 
 
 def _told(info: GraphInfo, progress: Progress) -> GraphInfo:

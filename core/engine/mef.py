@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import platform
 import re
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -120,14 +123,14 @@ class Manifest:
 
 @dataclass(frozen=True)
 class MefFile:
-    """A MEF and its manifest, `NAME.mef` and `NAME.mef.json`."""
+    """A MEF and its manifest, `NAME.mef` and `NAME.mef.json`; a shipped one is packed, `NAME.mef.gz`, to a ninth."""
 
     path: Path
 
     @classmethod
     def shipped(cls, folder: Path, key: GraphKey) -> MefFile:
         """The one file of this name and target in a folder of ready-made graphs."""
-        return cls(folder / f"{key.name}.{key.target}.mef")
+        return cls(folder / f"{key.name}.{key.target}.mef.gz")
 
     @classmethod
     def cached(cls, folder: Path, key: GraphKey) -> MefFile:
@@ -137,7 +140,23 @@ class MefFile:
 
     @property
     def _manifest_path(self) -> Path:
-        return self.path.with_name(self.path.name + ".json")
+        return self.path.with_name(self.path.name.removesuffix(".gz") + ".json")
+
+    @property
+    def _packed(self) -> bool:
+        return self.path.suffix == ".gz"
+
+    @contextmanager
+    def readable(self) -> Iterator[Path]:
+        """The MEF as a file that MAX reads, as long as the context lasts."""
+        if not self._packed:
+            yield self.path
+            return
+        with tempfile.TemporaryDirectory(prefix="specdecode-") as scratch:
+            path = Path(scratch) / self.path.stem
+            with gzip.open(self.path) as packed, path.open("wb") as file:
+                shutil.copyfileobj(packed, file)
+            yield path
 
     def manifest_for(self, key: GraphKey, progress: Progress) -> Manifest | None:
         """The manifest, if the MEF is there, whole and made from `key`; says so when it is damaged."""
@@ -166,6 +185,8 @@ class MefFile:
             with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
                 mef, text = Path(scratch) / "mef", Path(scratch) / "json"
                 export(mef)
+                if self._packed:
+                    mef = _pack(mef)
                 content = asdict(manifest) | {"sha256": _sha256(mef)}
                 text.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
                 for temporary, final in ((mef, self.path), (text, self._manifest_path)):
@@ -177,6 +198,13 @@ class MefFile:
                 "compiles "
                 f"again. Set {CACHE_VARIABLE} to a folder with room that you may write to."
             )
+
+
+def _pack(path: Path) -> Path:
+    """A packed copy beside it, the same bytes for the same content."""
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes(), compresslevel=9, mtime=0))
+    return packed
 
 
 def _sha256(path: Path) -> str:

@@ -139,7 +139,7 @@ class Scheduler:
         self._widths = widths or FullWidth()
         self._acceptance = acceptance
         self._drafter = drafter
-        self._pages = PageAllocator(model.num_pages, model.page_size)
+        self._pages = PageAllocator(model.num_pages, model.page_size, model.replicas)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
 
@@ -206,12 +206,16 @@ class Scheduler:
                 count = min(left, len(sequence.request.prompt) - sequence.cache_length)
                 chunks.append(Work(sequence=sequence, count=count, drafts=()))
                 left -= count
-        works = (*decoding, *chunks)
+        # Replica after replica, as the model takes them; a sort keeps the order within one.
+        works = tuple(sorted((*decoding, *chunks), key=self._replica))
         return Plan(
             works=works,
             width=max(len(w.drafts) for w in works),
             draft=self._drafter and any(map(_needs_drafter, works)),
         )
+
+    def _replica(self, work: Work) -> int:
+        return self._pages.replica(work.sequence.pages[0])
 
     def _decoding(self) -> list[Work]:
         """The decoding requests with as many drafts as the policy wants of each."""

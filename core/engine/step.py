@@ -109,6 +109,8 @@ class StepModel(Protocol):
         max_length: the longest sequence, prompt and output together.
         lookback_length: ids before a row's first token that the model needs (Engram: max n-gram - 1),
         or 0.
+        replicas: parts of the caches with pages of their own, num_pages / replicas consecutive ones each. A row's
+        pages are all of one of them, and a step's rows come replica after replica.
     """
 
     @property
@@ -123,6 +125,8 @@ class StepModel(Protocol):
     def max_length(self) -> int: ...
     @property
     def lookback_length(self) -> int: ...
+    @property
+    def replicas(self) -> int: ...
 
     def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
         """Run one step.

@@ -10,6 +10,7 @@ from max.driver import CPU, Buffer
 
 from specdecode.core.cache.leaves import allocate_leaves
 from specdecode.core.checkpoint.reader import Checkpoint
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.engine.step import StepRow
 from specdecode.core.errors import UsageError
 from specdecode.core.inspection.signature import Entry
@@ -57,22 +58,32 @@ def filled(
     entries: Sequence[Entry],
     checkpoint: Checkpoint,
     row: StepRow,
+    layout: DeviceLayout,
     *,
     structured_output: bool,
     drafter: EagleConfig | None = None,
 ) -> list[Entry]:
-    """The entries with the shapes and first values of a step of one row."""
+    """The entries with the shapes and first values of a step of one row, which is the first replica's."""
     config = checkpoint.config
     text = config.text_config
     pages = PageLayout.of(text, PAGE_SIZE)
+    leaves, *peers = (allocate_leaves(text, pages, len(row.pages)) for _ in layout.devices)
     runtime = BatchRuntime(
-        leaves=allocate_leaves(text, pages, len(row.pages)),
+        leaves=leaves,
+        peers=peers,
+        layout=layout,
+        signal_buffers=[_room(entry) for entry in entries if entry.name.startswith("signal_buffer")],
         page_size=PAGE_SIZE,
-        engram_host_buffers=engram_host_buffers(checkpoint, CPU()),
+        engram_host_buffers=engram_host_buffers(checkpoint, CPU()) * layout.count,
         structured_output=structured_output,
         drafter=drafter,
     )
     processor = UnifiedDSparkDeepseekV41BatchProcessor(config, runtime)
+    if layout.data_parallel:
+        choices = max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)
+        rows = (len(row.tokens) + text.dspark_block_size) * choices
+        room = Buffer.from_numpy(np.zeros((rows, text.hidden_size), np.float32))
+        processor.bind_ep_buffers([room] * layout.count)
     inputs = processor.prepare([row], width=len(row.draft_tokens), draft=True)
     return [
         replace(entry, shape=tuple(buffer.shape), values=_first(entry, buffer))
@@ -80,7 +91,12 @@ def filled(
     ]
 
 
+def _room(entry: Entry) -> Buffer:
+    """Memory that stands for a buffer of the devices."""
+    return Buffer.from_numpy(np.zeros([int(dim) for dim in entry.shape], np.uint8))
+
+
 def _first(entry: Entry, buffer: Buffer) -> tuple[float, ...]:
-    if entry.kind in ("KV cache", "Engram table") or entry.dtype == "bfloat16":
+    if entry.kind in ("KV cache", "Engram table", "exchange") or entry.dtype == "bfloat16":
         return ()
     return tuple(np.ravel(buffer.to_numpy())[:SHOWN].tolist())

@@ -9,6 +9,7 @@ from typing import Any
 from max.dtype import DType
 from max.graph import BufferType, DeviceRef
 
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.drivers.input_types import (
     FOLLOWING,
     MERGED_ROWS_DIM,
@@ -30,6 +31,9 @@ _KINDS = {
     "image": ("vision_embeddings", "vision_scatter_indices"),
     "control": (
         "input_row_offsets",
+        "host_input_row_offsets",
+        "data_parallel_splits",
+        "batch_context_length",
         "return_n_logits",
         "cache_lengths",
         "draft_slot_ids",
@@ -43,6 +47,7 @@ _KINDS = {
     "edits": ("edit_offsets", "edit_tokens", "edit_marks", "edit_bias"),
     "grammar": ("pinned_bitmask", "wait_payload", "device_bitmask_scratch"),
     "Engram": LOOKBACK,
+    "exchange": ("signal_buffer", "ep_buffer"),
 }
 _KIND = {name: kind for kind, names in _KINDS.items() for name in names}
 _PREFIXES = {"kv_": "KV cache", "engram.": "Engram table"}
@@ -86,28 +91,28 @@ _ITEM_SIZE = {
 
 def inputs(
     config: DeepseekV41Config,
-    device: DeviceRef,
+    layout: DeviceLayout,
     *,
     structured_output: bool = True,
     drafter: EagleConfig | None = None,
 ) -> list[Entry]:
     """The graph's inputs in order; `drafter`: of the graph with that drafter in place of the checkpoint's own."""
-    named = named_inputs(config, device, structured_output, drafter)
+    named = named_inputs(config, layout, structured_output, drafter)
     return [_entry(index, known) for index, known in enumerate(named)]
 
 
 def named_inputs(
-    config: DeepseekV41Config, device: DeviceRef, structured_output: bool, drafter: EagleConfig | None = None
+    config: DeepseekV41Config, layout: DeviceLayout, structured_output: bool, drafter: EagleConfig | None = None
 ) -> list[NamedInput]:
     """What the driver declares; no graph is built."""
     text = config.text_config
-    specs = input_spec(config, PageLayout.of(text, PAGE_SIZE), device)
+    specs = input_spec(config, PageLayout.of(text, PAGE_SIZE), layout)
     if drafter is not None:
         return UnifiedEagleDeepseekV41(
             specs,
             target=None,
             drafter=None,
-            trailing_input_types=trailing_inputs(config, device),
+            trailing_input_types=trailing_inputs(config, layout),
             enable_structured_output=structured_output,
         ).named_inputs()
     return UnifiedDSparkDeepseekV41(
@@ -115,12 +120,12 @@ def named_inputs(
         SpeculativeConfig(num_speculative_tokens=text.dspark_block_size),
         specs,
         model=None,
-        trailing_input_types=engram_inputs(text, device),
+        trailing_input_types=engram_inputs(text, layout),
         enable_structured_output=structured_output,
     ).named_inputs()
 
 
-def outputs(config: DeepseekV41Config, device: DeviceRef, *, drafter: EagleConfig | None = None) -> list[Entry]:
+def outputs(config: DeepseekV41Config, layout: DeviceLayout, *, drafter: EagleConfig | None = None) -> list[Entry]:
     """The graph's outputs in order."""
     text = config.text_config
     block, vocab = text.dspark_block_size if drafter is None else drafter.num_draft_tokens, text.vocab_size
@@ -137,7 +142,7 @@ def outputs(config: DeepseekV41Config, device: DeviceRef, *, drafter: EagleConfi
         depth = text.engram_max_ngram_size - 1
         found.append(("engram_lookback_history", "Engram", "int64", ("batch", depth), "windows for the next step"))
     return [
-        Entry(index=n, name=name, kind=kind, dtype=dtype, shape=shape, device=_place(device), meaning=meaning)
+        Entry(index=n, name=name, kind=kind, dtype=dtype, shape=shape, device=_place(layout.first), meaning=meaning)
         for n, (name, kind, dtype, shape, meaning) in enumerate(found)
     ]
 
@@ -151,7 +156,7 @@ def _entry(index: int, known: NamedInput) -> Entry:
         shape=tuple(_dim(dim) for dim in known.type.shape),
         device=_place(known.type.device),
         meaning=known.meaning,
-        changed=isinstance(known.type, BufferType) and known.name.startswith("kv_"),
+        changed=isinstance(known.type, BufferType) and known.name.startswith(("kv_", "ep_", "signal_")),
     )
 
 
@@ -164,7 +169,7 @@ def kind_of(name: str) -> str:
     for prefix, kind in _PREFIXES.items():
         if name.startswith(prefix):
             return kind
-    return _KIND[name]
+    return _KIND[name.partition(".")[0]]  # what every device has is followed by its rank
 
 
 def _dim(dim: Any) -> int | str:

@@ -73,13 +73,15 @@ def lookback(ids: TensorValue, source: TensorValue, history: TensorValue) -> Ten
     return window
 
 
-def engram_rows(merged: Merged, window: TensorValue, constants: Sequence[TensorValue]) -> TensorValue:
-    """Table rows int64 [M, L, G]; constants: compressed map, multipliers, primes, offsets, ids."""
+def engram_rows(
+    tokens: TensorValue, seq: TensorValue, pos: TensorValue, window: TensorValue, constants: Sequence[TensorValue]
+) -> TensorValue:
+    """Table rows int64 [M, L, G] of merged rows; constants: compressed map, multipliers, primes, offsets, ids."""
     layers, grams, heads = constants[2].shape
     (rows,) = call(
         "sd_engram_rows",
-        [merged.tokens, merged.seq, merged.pos, window, *constants],
-        (I64, [merged.tokens.shape[0], layers, grams * heads]),
+        [tokens, seq, pos, window, *constants],
+        (I64, [tokens.shape[0], layers, grams * heads]),
     )
     return rows
 
@@ -151,6 +153,12 @@ def block_inputs(
         (I32, n),
         (I32, n),
     )
+
+
+def every_row(like: TensorValue) -> TensorValue:
+    """0, 1, 2 … int32, as many as `like` [N] has."""
+    (rows,) = call("sd_every_row", [like], (I32, like.shape))
+    return rows
 
 
 def draft_head(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from specdecode.core.cache.leaves import LEAVES, allocate_leaves
 from specdecode.core.checkpoint.reader import Checkpoint
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.engine.device import Place, open_place
 from specdecode.core.engine.graph_store import GraphInfo, GraphKey, GraphStore
 from specdecode.core.kernels.settings import PageLayout
@@ -47,7 +48,9 @@ class ProbeGraph:
     def __init__(self, config: DeepseekV41Config, place: Place) -> None:
         self.pages, self.place = PageLayout.of(config.text_config, PAGE_SIZE), place
         self.graph: Graph
-        self.graph, self.names = build_graph(config, self.pages, place.ref, probe=True, structured_output=True)
+        self.graph, self.names = build_graph(
+            config, self.pages, DeviceLayout.single(place.ref), probe=True, structured_output=True
+        )
         own = Path(str(probe.__file__)).read_bytes()
         known = graph_digest(config, self.pages, structured_output=True, gpu=not place.is_host)
         digest = hashlib.sha256(known.encode() + own).hexdigest()

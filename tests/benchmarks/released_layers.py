@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from specdecode.core.bench.bandwidth import copy_bandwidth
 from specdecode.core.bench.machine import machine
 from specdecode.core.engine.device import absent_gpu, open_place
+from specdecode.core.engine.devices import one_place
 from specdecode.core.errors import SpecdecodeError
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.load import PAGE_SIZE, StepGraph
@@ -68,7 +69,7 @@ def compile_for(architecture: str, folder: Path | None, *, tiny: bool) -> int:
 
     set_virtual_cpu_target(PORTABLE_CPU)
     place, config = absent_gpu(architecture), layers_config(tiny=tiny)
-    graph = StepGraph(config=config, pages=PageLayout.of(config.text_config, PAGE_SIZE), place=place)
+    graph = StepGraph(config=config, pages=PageLayout.of(config.text_config, PAGE_SIZE), places=one_place(place))
     store(tiny, folder).make(place.session(), graph.key, graph.build, Lines())
     return 0
 

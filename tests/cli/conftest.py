@@ -58,8 +58,9 @@ class Command:
     loads: list[dict[str, object]] = field(default_factory=list)
     models: list[ToyModel] = field(default_factory=list)
 
-    def load(self, path, *, devices, max_length, max_batch, progress, drafter=None) -> ToyModel:
-        self.loads.append({"path": path, "devices": devices, "max_length": max_length, "max_batch": max_batch})
+    def load(self, path, *, devices, max_length, max_batch, progress, data_parallel_degree=1, drafter=None) -> ToyModel:
+        asked = {"devices": devices, "data_parallel_degree": data_parallel_degree}
+        self.loads.append({"path": path, **asked, "max_length": max_length, "max_batch": max_batch})
         progress.note("graph step: 5 ops, shipped, not compiled (was 9 CPU-seconds)")
         self.models.append(self.model_type(self.script, block_size=3, max_length=max_length, num_pages=400))
         return self.models[-1]

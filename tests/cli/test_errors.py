@@ -57,7 +57,8 @@ from specdecode.core.errors import DeviceError, ModelError
         ),
         (
             ["generate", "-p", "x", "--devices", "tpu"],
-            "--devices tpu is not supported. Use cpu, or one GPU as gpu:0.",
+            "--devices tpu is not supported. Use cpu, one GPU as gpu:0, several as gpu:0,1 or by their number as 2, or "
+            "n logical shards of one as cpux4.",
         ),
         (
             ["generate", "-p", "see <|image|>"],

@@ -150,8 +150,8 @@ def test_what_is_asked_of_the_loader(specdecode, prompts):
     specdecode("generate", str(prompts), "--max-tokens", "500", "--batch-size", "1")
     folder = specdecode.checkpoint
     assert specdecode.loads == [
-        {"path": folder, "devices": "gpu:0", "max_length": 27, "max_batch": 2},
-        {"path": folder, "devices": "cpu", "max_length": 128, "max_batch": 1},
+        {"path": folder, "devices": "gpu:0", "data_parallel_degree": 1, "max_length": 27, "max_batch": 2},
+        {"path": folder, "devices": "cpu", "data_parallel_degree": 1, "max_length": 128, "max_batch": 1},
     ]
 
 

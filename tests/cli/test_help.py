@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-m", "specdecode.cli"]
 # A new option is a decision: add it here on purpose.
 OPTIONS = {
     "--prompt", "--max-tokens", "--temperature", "--seed", "--draft-tokens", "--no-speculation", "--model",
-    "--devices", "--batch-size", "--json", "--quiet", "--debug", "--help",
+    "--devices", "--data-parallel-degree", "--batch-size", "--json", "--quiet", "--debug", "--help",
     "--chat", "--system", "--thinking", "--effort", "--min-tokens", "--stop", "--stop-token-id", "--include-stop",
     "--ignore-eos", "--compare", "--trace-tokens", "--output", "--output-format", "--resume", "--as-completed",
     "--show-config", "--confidence-threshold", "--top-k", "--top-p", "--n",
@@ -72,7 +72,8 @@ def test_the_limits_of_options_are_said():
     text = " ".join(CliRunner().invoke(make_app(panels=False), ["generate", "--help"]).stdout.split())
     assert "Key of the draws, 0 to 2^64 - 1:" in text
     assert "from 0 for plain decoding to what the checkpoint's drafter makes (dspark_block_size)" in text
-    assert "the CPU, or one NVIDIA GPU by its number" in text
+    assert "the CPU, one NVIDIA GPU, several, that many, or N logical shards on the CPU" in text
+    assert "1: all devices work on every token. Their number: each has its own requests" in text
 
 
 @pytest.mark.parametrize("panels", [False, True])
@@ -96,8 +97,8 @@ def test_version():
 
 BENCH_OPTIONS = {
     "--category", "--per-category", "--force-random", "--batch", "--draft-tokens", "--method", "--temperature",
-    "--devices", "--max-tokens", "--ignore-eos", "--seed", "--repeats", "--warm-up", "--base-url", "--api-key",
-    "--model", "--draft-model", "--save", "--overwrite", "--baseline", "--limit", "--plot", "--json", "--quiet",
+    "--devices", "--data-parallel-degree", "--max-tokens", "--ignore-eos", "--seed", "--repeats", "--warm-up",
+    "--base-url", "--api-key", "--model", "--draft-model", "--save", "--overwrite", "--baseline", "--limit", "--plot", "--json", "--quiet",
     "--debug", "--help",
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from specdecode.cli.app import make_app
 from specdecode.core.checkpoint.locate import preset_folders
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.inspection.signature import inputs, kind_of, named_inputs, outputs, table
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from tests.support.released import released_config
@@ -35,7 +36,7 @@ def test_every_input_has_a_line_in_graph_order():
     result = run("demo")
     assert result.exit_code == 0
     config = DeepseekV41Config.from_json(DEMO)
-    names = [known.name for known in named_inputs(config, DeviceRef.CPU(), True)]
+    names = [known.name for known in named_inputs(config, DeviceLayout.single(DeviceRef.CPU()), True)]
     lines = result.stdout.partition("outputs")[0].splitlines()[2:]
     assert [line.split()[1] for line in lines if line] == names
     assert all(line.split()[0] == str(n) for n, line in enumerate(line for line in lines if line))
@@ -51,6 +52,37 @@ def test_devices_and_masks(devices, masks):
     assert found["tokens"]["device"] == devices
     assert found["return_n_logits"]["device"] == "cpu"
     assert found["engram.1.weight"]["device"] == "cpu"
+
+
+def test_several_devices_have_an_input_each():
+    entries = document("demo", "--devices", "gpu:0,1", "--data-parallel-degree", "2")["inputs"]
+    found = {entry["name"]: entry for entry in entries}
+    assert [found[f"kv_window.{rank}"]["device"] for rank in (0, 1)] == ["gpu:0", "gpu:1"]
+    assert found["cache_lengths.1"]["shape"] == ["batch_1"]
+    assert found["data_parallel_splits"] | {"index": 0} == {
+        "index": 0, "name": "data_parallel_splits", "kind": "control", "dtype": "int64", "shape": [3], "device": "cpu",
+        "meaning": "first request of each replica, and the end", "changed": False, "values": [], "bytes": 24,
+    }  # fmt: skip
+    assert (found["ep_buffer.0"]["changed"], found["ep_buffer.0"]["kind"]) == (True, "exchange")
+    tensor = [entry["name"] for entry in document("demo", "--devices", "2")["inputs"]]
+    assert "signal_buffer.1" in tensor
+    assert "ep_buffer.1" not in tensor
+
+
+@pytest.mark.parametrize("degree", ["1", "2"])
+def test_the_values_of_a_step_on_two_devices(degree):
+    options = ("--devices", "cpux2", "--data-parallel-degree", degree, "--prompt", "In the beginning")
+    found = {entry["name"]: entry for entry in document("demo", *options)["inputs"]}
+    one = {entry["name"]: entry for entry in document("demo", "--prompt", "In the beginning")["inputs"]}
+    assert found["tokens"]["values"] == one["tokens"]["values"]
+    assert found["lookup_table.0"]["shape"] == one["lookup_table"]["shape"]
+    assert found["cache_lengths.1"]["shape"] == [2 - int(degree)]  # the second replica has no request
+
+
+def test_an_eagle_drafter_is_shown_on_one_device_only():
+    result = run("demo", "--method", "eagle", "--devices", "cpux2")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "An EAGLE drafter runs on one device" in result.stderr
 
 
 def test_a_released_configuration_needs_no_weights(tmp_path):
@@ -125,9 +157,11 @@ def test_a_checkpoint_pairs_with_itself_and_not_with_another(tmp_path):
 
 def test_every_input_has_a_kind():
     config = DeepseekV41Config.from_json(DEMO)
-    for known in named_inputs(config, DeviceRef.CPU(), True):
-        assert kind_of(known.name)
+    one, both = DeviceLayout.single(DeviceRef.CPU()), (DeviceRef.GPU(0), DeviceRef.GPU(1))
+    for layout in (one, DeviceLayout(devices=both), DeviceLayout(devices=both, data_parallel_degree=2)):
+        for known in named_inputs(config, layout, True):
+            assert kind_of(known.name)
     with pytest.raises(KeyError):
         kind_of("something_new")
-    assert len(table(inputs(config, DeviceRef.CPU()), markdown=False)) == len(inputs(config, DeviceRef.CPU())) + 1
-    assert [entry.index for entry in outputs(config, DeviceRef.CPU())] == list(range(8))
+    assert len(table(inputs(config, one), markdown=False)) == len(inputs(config, one)) + 1
+    assert [entry.index for entry in outputs(config, one)] == list(range(8))

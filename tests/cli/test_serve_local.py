@@ -12,7 +12,7 @@ from specdecode.cli.app import make_app
 OPTIONS = {
     "--host", "--port", "--api-key", "--served-model-name", "--max-length", "--max-body", "--max-queue",
     "--drain-timeout", "--method", "--draft-model", "--draft-tokens", "--confidence-threshold", "--acceptance",
-    "--no-speculation", "--devices", "--batch-size", "--quiet", "--debug", "--help",
+    "--no-speculation", "--devices", "--data-parallel-degree", "--batch-size", "--quiet", "--debug", "--help",
 }  # fmt: skip
 
 

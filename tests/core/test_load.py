@@ -41,8 +41,8 @@ def test_a_copy_of_the_demo_runs_the_shipped_graph_and_never_its_own(tmp_path, m
 
     monkeypatch.setenv("SPECDECODE_CACHE_DIR", str(tmp_path / "cache"))
     folder = tmp_path / "copy"
-    shutil.copytree(preset_folders()["demo"], folder, ignore=shutil.ignore_patterns("*.mef"))
-    (folder / "graphs" / "step.x86-64-v3.mef").write_bytes(b"foreign code")
+    shutil.copytree(preset_folders()["demo"], folder, ignore=shutil.ignore_patterns("*.mef.gz"))
+    (folder / "graphs" / "step.x86-64-v3.mef.gz").write_bytes(b"foreign code")
     assert load.load_step_model(folder, max_length=32).max_length == 32
     assert not (tmp_path / "cache").exists()  # nothing had to be compiled
 

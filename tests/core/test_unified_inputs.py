@@ -13,6 +13,7 @@ from max.dtype import DType
 from max.graph import DeviceRef
 
 from specdecode.core.cache.leaves import KVCacheInputs, allocate_leaves
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.engine.edits import EditState, Penalties
 from specdecode.core.engine.step import StepRow
 from specdecode.core.kernels.settings import PageLayout
@@ -86,22 +87,42 @@ def test_the_signature_is_the_reference_one():
     assert required == SIGNATURE[:4]
 
 
-@pytest.mark.parametrize(("width", "draft"), [(0, False), (2, True), (BLOCK, True)])
-def test_buffers_follow_the_graph_input_by_input(processor, width, draft):
+def layout_of(count: int, degree: int, device: DeviceRef | None = None) -> DeviceLayout:
+    devices = (device or DeviceRef.CPU(),) * count
+    return DeviceLayout(devices=devices, data_parallel_degree=degree)
+
+
+def processor_of(layout: DeviceLayout, tables) -> UnifiedDSparkDeepseekV41BatchProcessor:
+    leaves, *peers = (allocate_leaves(TEXT, PAGES, 8) for _ in layout.devices)
+    runtime = BatchRuntime(
+        leaves=leaves,
+        peers=peers,
+        layout=layout,
+        page_size=16,
+        engram_host_buffers=list(tables) * layout.count,
+        num_draft_tokens=BLOCK,
+    )
+    made = UnifiedDSparkDeepseekV41BatchProcessor(CONFIG, runtime)
+    if layout.data_parallel:
+        made.bind_ep_buffers([buffer(64, TEXT.hidden_size, dtype=np.float32)] * layout.count)
+    return made
+
+
+def named_inputs(layout: DeviceLayout):
     from specdecode.core.drivers.input_types import SpeculativeConfig
     from specdecode.core.models.deepseek_v41.unified import driver
 
-    device = DeviceRef.CPU()
-    step = driver.UnifiedDSparkDeepseekV41(
+    return driver.UnifiedDSparkDeepseekV41(
         CONFIG,
         SpeculativeConfig(num_speculative_tokens=BLOCK),
-        driver.input_spec(CONFIG, PAGES, device),
+        driver.input_spec(CONFIG, PAGES, layout),
         model=None,
-        trailing_input_types=driver.engram_inputs(TEXT, device),
-    )
-    rows = [row(draft_tokens=(5,) * width), row(tokens=[1, 2, 3], draft_tokens=(), pages=(3, 4))]
-    buffers = processor.prepare(rows, width=width, draft=draft).buffers
-    named = step.named_inputs()
+        trailing_input_types=driver.engram_inputs(TEXT, layout),
+    ).named_inputs()
+
+
+def fitting(named, buffers) -> dict[str, int]:
+    """The sizes that the names of dimensions turn out to have; every buffer fits its input."""
     assert len(buffers) == len(named)
     sizes: dict[str, int] = {}
     for known, given in zip(named, buffers, strict=True):
@@ -110,7 +131,70 @@ def test_buffers_follow_the_graph_input_by_input(processor, width, draft):
         for dim, size in zip(known.type.shape, given.shape, strict=True):
             expected = int(dim) if str(dim).isdigit() else sizes.setdefault(str(dim), size)
             assert size == expected, (known.name, dim)
+    return sizes
+
+
+@pytest.mark.parametrize(("width", "draft"), [(0, False), (2, True), (BLOCK, True)])
+@pytest.mark.parametrize(("count", "degree"), [(1, 1), (2, 1), (4, 4)])
+def test_buffers_follow_the_graph_input_by_input(processor, count, degree, width, draft):
+    layout = layout_of(count, degree)
+    made = processor_of(layout, processor.runtime.engram_host_buffers)
+    rows = [row(draft_tokens=(5,) * width), row(tokens=[1, 2, 3], draft_tokens=(), pages=(3, 4))]
+    sizes = fitting(named_inputs(layout), made.prepare(rows, width=width, draft=draft).buffers)
     assert sizes["merged_rows"] == sizes["total_tokens"] + sizes["batch"] * sizes["num_draft_tokens"]
+
+
+def test_the_inputs_of_several_devices_are_in_the_reference_s_order():
+    names = [known.name.partition(".")[0] for known in named_inputs(layout_of(2, 2))]
+    assert list(dict.fromkeys(names))[:16] == [
+        "tokens", "vision_embeddings", "vision_scatter_indices", "input_row_offsets", "host_input_row_offsets",
+        "return_n_logits", "data_parallel_splits", "kv_window", "kv_compressed", "kv_keys", "kv_open_groups",
+        "cache_lengths", "lookup_table", "batch_context_length", "ep_buffer", "draft_tokens",
+    ]  # fmt: skip
+    gpus = DeviceLayout(devices=(DeviceRef.GPU(0), DeviceRef.GPU(1)))
+    named = named_inputs(gpus)
+    names = [known.name for known in named]
+    at = names.index("signal_buffer.0")
+    assert names[at - 1 : at + 3] == ["return_n_logits", "signal_buffer.0", "signal_buffer.1", "kv_window.0"]
+    assert names[-5:] == [
+        *(f"engram.1.{part}.{rank}" for rank in (0, 1) for part in ("weight", "scale")),
+        "merged_rows",
+    ]
+    places = {known.name: str(known.type.device) for known in named}
+    assert (places["kv_window.1"], places["lookup_table.1"], places["draft_tokens"]) == ("gpu:1", "gpu:1", "gpu:0")
+    assert places["engram.1.weight.1"] == "cpu:0"
+
+
+def test_replicas_get_their_own_requests(processor):
+    """Eight pages each: rows of replicas 0, 2 and 2, none of 1 and 3; page numbers count from a replica's first."""
+    made = processor_of(layout_of(4, 4), processor.runtime.engram_host_buffers)
+    rows = [row(), row(pages=(17, 18), tokens=[1, 2]), row(pages=(20, 21), cache_length=2, lookback=(3, 4))]
+    inputs = made.prepare(rows, width=2, draft=True)
+    assert numpy(inputs.data_parallel_splits).tolist() == [0, 1, 1, 3, 3]
+    assert numpy(inputs.host_input_row_offsets).tolist() == numpy(inputs.input_row_offsets).tolist() == [0, 1, 3, 4]
+    assert [numpy(length).tolist() for length in inputs.batch_context_lengths] == [[21], [0], [22 + 3], [0]]
+    caches = inputs.kv_cache_inputs.devices
+    assert [numpy(own.cache_lengths).tolist() for own in caches] == [[20], [], [20, 2], []]
+    assert [numpy(own.lookup_table).tolist() for own in caches] == [[[1, 2]], [], [[1, 2], [4, 5]], []]
+    again = made.prepare_initial_token_inputs([rows[:1], [], rows[1:], []])
+    assert numpy(again.data_parallel_splits).tolist() == [0, 1, 1, 3, 3]
+    with pytest.raises(ValueError, match="a row of replica 1 has pages of another one"):
+        made.prepare_initial_token_inputs([rows[:1], rows[1:], [], []])
+    with pytest.raises(ValueError, match=r"2 replica batches, but this model has 4 replica\(s\)"):
+        made.prepare_initial_token_inputs([rows[:1], rows[1:]])
+
+
+def test_what_data_parallelism_needs_is_given_whole_or_not_at_all(processor):
+    made = processor_of(layout_of(2, 2), processor.runtime.engram_host_buffers)
+    inputs = made.prepare([row()], width=2, draft=True)
+    with pytest.raises(ValueError, match="ep_buffers has 1 buffers, but this graph has 2 devices"):
+        _ = replace(inputs, ep_buffers=inputs.ep_buffers[:1]).buffers
+    with pytest.raises(ValueError, match="host_input_row_offsets is not set, but the graph takes it"):
+        _ = replace(inputs, host_input_row_offsets=None).buffers
+    with pytest.raises(ValueError, match=r"signal_buffers is set to 1 buffers, but this graph has 2 device\(s\)"):
+        _ = replace(inputs, signal_buffers=[buffer(1)]).buffers
+    with pytest.raises(ValueError, match="1 expert-parallel buffers, but 2 logical, data parallel 2 needs 2"):
+        made.bind_ep_buffers([buffer(1)])
 
 
 def test_rows_become_ragged_and_padded_inputs(processor):

@@ -3,7 +3,7 @@
 from std.math import sqrt
 from kernels.common import F32P
 from kernels.gpu.routing import route_and_group
-from kernels.moe import route, softplus
+from kernels.experts import route, softplus
 from grouping import Groups
 from report import Report
 from room import Floats, Ints, Room

@@ -3,7 +3,7 @@
 from kernels.common import F32P, I32P, bf16_row
 from kernels.gpu.experts import experts_gpu
 from kernels.gpu.staged import stage_both
-from kernels.moe import activate
+from kernels.experts import activate
 from kernels.quant import E2M1, E4M3, qdq_fp8
 from grouping import Groups
 from room import Floats, Planes, Room

@@ -32,6 +32,35 @@ def promise_config() -> dict[str, object]:
     return content
 
 
+PARALLEL_GRAPHS = GRAPHS / "parallel"
+"""Those of `parallel_config`: on one device, and on four logical ones in both layouts."""
+
+
+def parallel_config() -> dict[str, object]:
+    """A model whose sizes four devices divide into four, two or no parts.
+
+    Heads, output groups and the hidden size into four, the experts' inner width, the vocabulary and the routed experts
+    into two, the drafter's experts into four.
+    """
+    content = promise_config()
+    content["text_config"] |= {  # type: ignore[operator]
+        "hidden_size": 128,
+        "moe_intermediate_size": 64,
+        "num_attention_heads": 4,
+        "o_groups": 4,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 3,
+        "dspark_n_routed_experts": 4,
+        "dspark_num_experts_per_tok": 2,
+    }
+    return content
+
+
+def write_parallel_checkpoint(folder: Path) -> Path:
+    """Write it with random weights into an empty folder."""
+    return write_checkpoint(folder, content=parallel_config())
+
+
 def write_promise_checkpoint(folder: Path) -> Path:
     """Write it with random weights into an empty folder."""
     return write_checkpoint(folder, content=promise_config())
@@ -68,7 +97,7 @@ class Watched:
     ) -> None:
         self.model, self.ledger, self.texts = model, ledger, texts
         self.accepted: Counter[int] = Counter()
-        for name in ("page_size", "num_pages", "block_size", "vocab_size", "max_length", "lookback_length"):
+        for name in ("page_size", "num_pages", "replicas", "block_size", "vocab_size", "max_length", "lookback_length"):
             setattr(self, name, getattr(model, name))
 
     def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
@@ -104,6 +133,7 @@ class Watched:
 
     page_size: int
     num_pages: int
+    replicas: int
     block_size: int
     vocab_size: int
     max_length: int

@@ -132,7 +132,7 @@ class ToyModel:
         self.tables = tables
         self.vocab_size = tables.target.shape[0]
         self.block_size = block_size
-        self.page_size = page_size
+        self.page_size, self.replicas = page_size, 1
         self.num_pages = num_pages
         self.max_length = max_length
         self.cache = np.full((num_pages, page_size), EMPTY)

@@ -18,7 +18,9 @@ from max.engine import InferenceSession
 from max.graph import DeviceRef, Graph, TensorType, TensorValue, ops
 
 from specdecode.core.batch import Accepted, SequentialBatch, Verified
-from specdecode.core.drivers.input_types import NamedInput, SpecDecodeInputTypeSpec, decode
+from specdecode.core.device_layout import DeviceLayout
+from specdecode.core.drivers.decode import decode
+from specdecode.core.drivers.input_types import NamedInput, SpecDecodeInputTypeSpec
 from specdecode.core.drivers.phases import Selection
 from specdecode.core.drivers.sequential import DraftCache, DraftCall, Drafted, SequentialDriver
 from specdecode.core.kernels import kernel_package
@@ -129,7 +131,7 @@ class ToyGraph:
 
     def __init__(self) -> None:
         specs = SpecDecodeInputTypeSpec(
-            device=CPU_REF,
+            layout=DeviceLayout.single(CPU_REF),
             hidden_size=1,
             vocab_size=VOCABULARY,
             leaves=dict.fromkeys(("window", "compressed", "keys", "open_groups"), (LENGTH,)),
@@ -142,7 +144,7 @@ class ToyGraph:
         with Graph(
             "toy", input_types=[known.type for known in self.inputs], custom_extensions=[kernel_package(), KERNELS]
         ) as graph:
-            batch = decode(self.inputs, graph.inputs, CPU_REF)
+            batch = decode(self.inputs, graph.inputs, DeviceLayout.single(CPU_REF))
             own = OwnCacheDrafter(table=batch.extra["drafter_table"])
             cross = TargetCacheDrafter(table=batch.extra["drafter_table"])
             results = []

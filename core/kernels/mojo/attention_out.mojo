@@ -4,13 +4,11 @@ import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_gpu
-from .attention_in import CHUNK
-from .common import F32P, I32P, Rows, Scratch, U8P, bf16_row, parallel
+from .common import Scratch
 from .gpu.attention_out import attention_out
 from .hyper import expand
 from .layout import EXACT, THREADS
-from .linear import linear
-from .quant import E4M3, qdq_fp8
+from .output_parts import lower_groups, raise_rows
 
 
 @compiler.register("sd_attention_out")
@@ -44,50 +42,22 @@ struct AttentionOut:
             )
             return
         var t = o.dim_size(0)
-        var hk = o.dim_size(1)
         var c = h.dim_size(1)
         var d = h.dim_size(2)
         var m = mix.dim_size(1)
         var na = wo_a.dim_size(0)
-        var ka = wo_a.dim_size(1)
-        var rank = na // (hk // ka)
         var exact = mode.unsafe_ptr()[unsafe_offset=EXACT] != 0
         var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
-        var ids = Rows(t)
-        var rows = ids.ptr()
         var memory = Scratch(t * na)
         var a = memory.ptr()
-        var ph_out: F32P = h_out.unsafe_ptr()
-        var py: F32P = y.unsafe_ptr()
-        var po: F32P = o.unsafe_ptr()
-        var ph: F32P = h.unsafe_ptr()
-        var pm: F32P = mix.unsafe_ptr()
-        var wa: U8P = wo_a.unsafe_ptr()
-        var sa: U8P = wo_a_scale.unsafe_ptr()
-        var wb: U8P = wo_b.unsafe_ptr()
-        var sb: U8P = wo_b_scale.unsafe_ptr()
-        var chunk = CHUNK if rank % CHUNK == 0 else rank  # a chunk stays within one group
-
-        def lower(item: Int) {imm}:
-            var n = item * chunk
-            linear[E4M3](a, na, po.unsafe_offset(n // rank * ka), hk, rows, t, wa, sa, n, n + chunk, ka)
-
-        parallel(lower, na // chunk, t * na * ka, threads)
+        lower_groups(
+            a, o.unsafe_ptr(), wo_a.unsafe_ptr(), wo_a_scale.unsafe_ptr(), t, na, wo_a.dim_size(1), o.dim_size(1), exact,
+            threads,
+        )
+        raise_rows(y.unsafe_ptr(), a, wo_b.unsafe_ptr(), wo_b_scale.unsafe_ptr(), t, d, na, exact, threads)
         for r in range(t):
-            var row = a.unsafe_offset(r * na)
-            bf16_row(row, na, exact)
-            qdq_fp8(row, row, na, exact)
-
-        def raise_(item: Int) {imm}:
-            var n = item * CHUNK
-            linear[E4M3](py, d, a, na, rows, t, wb, sb, n, min(n + CHUNK, d), na)
-
-        parallel(raise_, (d + CHUNK - 1) // CHUNK, t * d * na, threads)
-        for r in range(t):
-            var row = py.unsafe_offset(r * d)
-            bf16_row(row, d, exact)
             expand(
-                ph_out.unsafe_offset(r * c * d), row, ph.unsafe_offset(r * c * d), pm.unsafe_offset(r * m), c, d, exact
+                h_out.unsafe_ptr().unsafe_offset(r * c * d), y.unsafe_ptr().unsafe_offset(r * d),
+                h.unsafe_ptr().unsafe_offset(r * c * d), mix.unsafe_ptr().unsafe_offset(r * m), c, d, exact,
             )
-        _ = ids^
         _ = memory^

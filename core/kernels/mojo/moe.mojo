@@ -1,62 +1,18 @@
-"""The mixture of experts: noaux_tc routing, FP4 routed experts, an FP8 shared expert, expand.
+"""The mixture of experts on one device: noaux_tc routing, FP4 routed experts, an FP8 shared expert, expand.
 
-Rows are grouped by expert, so an expert's weights are decoded once for all rows that chose it. A row's own sum runs
-over its experts in ascending id, then the shared one, whatever else is in the batch.
+A row's own sum runs over its experts in ascending id, then the shared one, whatever else is in the batch.
 """
 
 import extensibility as compiler
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_gpu
-from std.math import exp, log, sqrt
-from .attention_in import CHUNK
-from .common import F32P, I32P, Rows, Scratch, U8P, Vec, W, at, bf16_row, bf16v, ld, parallel, sigmoid_v, st
+from .common import F32P, I32P, Scratch, U8P, at
+from .experts import Slots, activate, first_matmul, route_rows, second_matmul, sum_slots
 from .gpu.moe import moe
 from .hyper import expand
-from .layout import EXACT, THREADS, EXPERTS_PER_TOKEN, ROUTED_SCALING, SWIGLU_LIMIT
-from .linear import linear
-from .quant import BF16, E2M1, E4M3, bounded, evens_first, qdq_fp8
-
-
-def softplus(x: Float32) -> Float32:
-    """Returns log(1 + exp(x)), the larger term outside."""
-    # log1p by its quotient: exact to rounding where 1 + e rounds.
-    var e = exp(-abs(x))
-    var u = 1 + e
-    var log1p = e if u == 1 else log(u) * (e / (u - 1))
-    return max(x, 0) + log1p
-
-
-def route(ids: I32P, weights: F32P, scores: F32P, bias: F32P, experts: Int, k: Int, scaling: Float32):
-    """The k best of score + bias (ties to the lower id), in that order; weights come from the unbiased scores."""
-    var total = Float32(0)
-    for slot in range(k):
-        var best = -1
-        var top = Float32.MIN
-        for e in range(experts):
-            var taken = False
-            for earlier in range(slot):
-                if Int(ids[unsafe_offset=earlier]) == e:
-                    taken = True
-            var v = at(scores, e) + at(bias, e)
-            if not taken and (best < 0 or v > top):
-                best = e
-                top = v
-        ids[unsafe_offset=slot] = Int32(best)
-        weights[unsafe_offset=slot] = at(scores, best)
-        total += at(scores, best)
-    for slot in range(k):
-        weights[unsafe_offset=slot] = at(weights, slot) / (total + 1e-20) * scaling
-
-
-def activate(gate: F32P, up: F32P, n: Int, weight: Float32, limit: Float32, exact: Bool):
-    """The hidden row gate := FP8(bf16(weight silu(min(gate, limit)) clamp(up, ±limit)))."""
-    for i in range(0, n, W):
-        var g = bf16v(ld(gate, i), exact)
-        g = g.gt(Vec(limit)).select(Vec(limit), g)
-        var u = bounded(bf16v(ld(up, i), exact), limit)
-        st(gate, i, bf16v(weight * (g * sigmoid_v(g) * u), exact))
-    qdq_fp8(gate, gate, n, exact)
+from .layout import EXACT, THREADS, ROUTED_SCALING, SWIGLU_LIMIT
+from .quant import evens_first
 
 
 @compiler.register("sd_moe")
@@ -115,149 +71,39 @@ struct Moe:
         var threads = Int(mode.unsafe_ptr()[unsafe_offset=THREADS])
         var limit = model.unsafe_ptr()[unsafe_offset=SWIGLU_LIMIT]
         var scaling = model.unsafe_ptr()[unsafe_offset=ROUTED_SCALING]
-        var px: F32P = x.unsafe_ptr()
-        var py: F32P = y.unsafe_ptr()
         var pids: I32P = ids.unsafe_ptr()
         var pweights: F32P = weights.unsafe_ptr()
-        var ph: F32P = h.unsafe_ptr()
-        var ph_out: F32P = h_out.unsafe_ptr()
-        var pm: F32P = mix.unsafe_ptr()
-        var pbias: F32P = bias.unsafe_ptr()
-        var pg: U8P = gate.unsafe_ptr().unsafe_bitcast[UInt8]()
-        var p1: U8P = w1.unsafe_ptr()
-        var q1: U8P = w1_scale.unsafe_ptr()
-        var p3: U8P = w3.unsafe_ptr()
-        var q3: U8P = w3_scale.unsafe_ptr()
-        var p2: U8P = w2.unsafe_ptr()
-        var q2: U8P = w2_scale.unsafe_ptr()
-        var ps1: U8P = s1.unsafe_ptr()
-        var qs1: U8P = s1_scale.unsafe_ptr()
-        var ps3: U8P = s3.unsafe_ptr()
-        var qs3: U8P = s3_scale.unsafe_ptr()
-        var ps2: U8P = s2.unsafe_ptr()
-        var qs2: U8P = s2_scale.unsafe_ptr()
-
-        # Slots: one per (row, chosen expert), grouped by expert; then T slots of the shared expert.
-        var slots = t * k
-        var all_slots = slots + t
-        var memory = Scratch(t * experts + 2 * t * d + 2 * all_slots * inner + all_slots * d)
-        var scores = memory.ptr()
-        var xq = scores.unsafe_offset(t * experts)  # natural order, for FP8
-        var xs = xq.unsafe_offset(t * d)  # even columns first, for FP4
-        var hidden = xs.unsafe_offset(t * d)
-        var up = hidden.unsafe_offset(all_slots * inner)
-        var out = up.unsafe_offset(all_slots * inner)
-        var identity_ = Rows(all_slots)
-        var identity = identity_.ptr()
-        var slot_rows_ = Rows(slots)
-        var slot_rows = slot_rows_.ptr()
-        var slot_of_ = Rows(slots)
-        var slot_of = slot_of_.ptr()
-        var starts = List[Int](length=experts + 2, fill=0)
-
-        linear[BF16](scores, experts, px, d, identity, t, pg, pg, 0, experts, d)
+        route_rows(
+            pids, pweights, x.unsafe_ptr(), gate.unsafe_ptr().unsafe_bitcast[UInt8](), bias.unsafe_ptr(), t, d, experts,
+            k, scaling,
+        )
+        var slots = Slots(pids, t, k, 0, experts, t)
+        var memory = Scratch(slots.all() * (2 * inner + d))
+        var hidden = memory.ptr()
+        var up = hidden.unsafe_offset(slots.all() * inner)
+        var results = up.unsafe_offset(slots.all() * inner)
+        first_matmul(
+            hidden, up, slots, x.unsafe_ptr(), t, d, inner, w1.unsafe_ptr(), w1_scale.unsafe_ptr(), w3.unsafe_ptr(),
+            w3_scale.unsafe_ptr(), s1.unsafe_ptr(), s1_scale.unsafe_ptr(), s3.unsafe_ptr(), s3_scale.unsafe_ptr(), exact,
+            threads,
+        )
+        for i in range(t * k):
+            var at_slot = slots.slot_of[i] * inner
+            activate(hidden.unsafe_offset(at_slot), up.unsafe_offset(at_slot), inner, at(pweights, i), limit, exact)
+            evens_first(hidden.unsafe_offset(at_slot), hidden.unsafe_offset(at_slot), inner)
         for r in range(t):
-            var row = scores.unsafe_offset(r * experts)
-            for e in range(experts):
-                row[unsafe_offset=e] = sqrt(softplus(at(row, e)))
-            route(pids.unsafe_offset(r * k), pweights.unsafe_offset(r * k), row, pbias, experts, k, scaling)
-            qdq_fp8(xq.unsafe_offset(r * d), px.unsafe_offset(r * d), d, exact)
-            evens_first(xs.unsafe_offset(r * d), xq.unsafe_offset(r * d), d)
-        var active = List[Int](capacity=min(experts, slots) + 1)
-        var filled = 0
-        for e in range(experts):
-            starts[e] = filled
-            for i in range(slots):
-                if Int(pids[unsafe_offset=i]) == e:
-                    slot_rows[unsafe_offset=filled] = Int32(i // k)
-                    slot_of[unsafe_offset=i] = Int32(filled)
-                    filled += 1
-            if filled > starts[e]:
-                active.append(e)
-        starts[experts] = slots
-        active.append(experts)  # the shared expert
-        var chunks = (inner + CHUNK - 1) // CHUNK
-
-        def first(item: Int) {imm}:
-            var e = active[item // chunks]
-            var n0 = item % chunks * CHUNK
-            var n1 = min(n0 + CHUNK, inner)
-            var begin = starts[e]
-            var hid = hidden.unsafe_offset(begin * inner)
-            var upper = up.unsafe_offset(begin * inner)
-            if e == experts:
-                linear[E4M3](hid, inner, xq, d, identity, t, ps1, qs1, n0, n1, d)
-                linear[E4M3](upper, inner, xq, d, identity, t, ps3, qs3, n0, n1, d)
-            else:
-                var count = starts[e + 1] - begin
-                var w = e * inner * (d // 2)
-                var s = e * inner * (d // 32)
-                var which = slot_rows.unsafe_offset(begin)
-                linear[E2M1](
-                    hid, inner, xs, d, which, count, p1.unsafe_offset(w), q1.unsafe_offset(s), n0, n1, d
-                )
-                linear[E2M1](
-                    upper, inner, xs, d, which, count, p3.unsafe_offset(w), q3.unsafe_offset(s), n0, n1, d
-                )
-
-        parallel(first, len(active) * chunks, 2 * all_slots * inner * d, threads)
-        for i in range(slots):
-            var slot = Int(slot_of[unsafe_offset=i])
-            var row = hidden.unsafe_offset(slot * inner)
-            activate(row, up.unsafe_offset(slot * inner), inner, at(pweights, i), limit, exact)
-            evens_first(row, row, inner)
+            var at_slot = (slots.size + r) * inner
+            activate(hidden.unsafe_offset(at_slot), up.unsafe_offset(at_slot), inner, 1, limit, exact)
+        second_matmul(
+            results, hidden, slots, inner, d, w2.unsafe_ptr(), w2_scale.unsafe_ptr(), s2.unsafe_ptr(),
+            s2_scale.unsafe_ptr(), threads,
+        )
         for r in range(t):
-            activate(
-                hidden.unsafe_offset((slots + r) * inner), up.unsafe_offset((slots + r) * inner), inner, 1, limit, exact
-            )
-        var out_chunks = (d + CHUNK - 1) // CHUNK
-
-        def second(item: Int) {imm}:
-            var e = active[item // out_chunks]
-            var n0 = item % out_chunks * CHUNK
-            var n1 = min(n0 + CHUNK, d)
-            var begin = starts[e]
-            var hid = hidden.unsafe_offset(begin * inner)
-            var dst = out.unsafe_offset(begin * d)
-            if e == experts:
-                linear[E4M3](dst, d, hid, inner, identity, t, ps2, qs2, n0, n1, inner)
-            else:
-                var w = e * d * (inner // 2)
-                var s = e * d * (inner // 32)
-                linear[E2M1](
-                    dst, d, hid, inner, identity, starts[e + 1] - begin, p2.unsafe_offset(w), q2.unsafe_offset(s),
-                    n0, n1, inner,
-                )
-
-        parallel(second, len(active) * out_chunks, all_slots * inner * d, threads)
-        for r in range(t):
-            var row = py.unsafe_offset(r * d)
-            for i in range(0, d, W):
-                st(row, i, Vec(0.0))
-            var previous = -1
-            for _ in range(k):
-                var e = experts
-                var slot = 0
-                for j in range(k):
-                    var id = Int(pids[unsafe_offset=r * k + j])
-                    if id > previous and id < e:
-                        e = id
-                        slot = Int(slot_of[unsafe_offset=r * k + j])
-                previous = e
-                add_rounded(row, out.unsafe_offset(slot * d), d, exact)
-            add_rounded(row, out.unsafe_offset((slots + r) * d), d, exact)
-            bf16_row(row, d, exact)
+            var row: F32P = y.unsafe_ptr().unsafe_offset(r * d)
+            sum_slots(row, results, slots, pids, r, k, d, exact)
             expand(
-                ph_out.unsafe_offset(r * c * d), row, ph.unsafe_offset(r * c * d), pm.unsafe_offset(r * m), c, d, exact
+                h_out.unsafe_ptr().unsafe_offset(r * c * d), row, h.unsafe_ptr().unsafe_offset(r * c * d),
+                mix.unsafe_ptr().unsafe_offset(r * m), c, d, exact,
             )
         _ = memory^
-        _ = identity_^
-        _ = slot_rows_^
-        _ = slot_of_^
-
-
-def add_rounded(dst: F32P, src: F32P, n: Int, exact: Bool):
-    """Adds bf16(src) to dst."""
-    bf16_row(src, n, exact)
-    for i in range(0, n, W):
-        st(dst, i, ld(dst, i) + ld(src, i))
+        _ = slots^

@@ -4,7 +4,8 @@ Every body takes plain values in a fixed order, so that all layers of a kind sha
 two bodies: `enter` (hyper-connection gates, queries, window row) and `leave` (attention, output projection, experts).
 Between them a source compresses and an index source selects. What only writes a cache (compress, context rows) is
 called directly: MAX 26.7 does not compile a subgraph call whose results nobody reads ("'mgp.model' op Expected the
-number of arguments to the 'init' body to match the number of devices").
+number of arguments to the 'init' body to match the number of devices"), and one that writes several caches beside
+results that are read gives other bits from run to run.
 """
 
 from __future__ import annotations
@@ -62,6 +63,22 @@ class LayerTrace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entered:
+    """A layer before its attention.
+
+    Attributes:
+        state: its input, with the mix of its attention sublayer and the selection that it reads.
+        q: queries [M, H K]; kv: its own window rows [M, K].
+        latent: group latents [M, K] of a kv source; None elsewhere.
+    """
+
+    state: LayerState
+    q: TensorValue
+    kv: TensorValue
+    latent: TensorValue | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """Where a layer's weights are, and what its kernels are told.
 
@@ -91,6 +108,7 @@ class Blocks:
         device: DeviceRef,
     ) -> None:
         self.text, self.pages, self.w, self.sub, self.device = text, pages, weights, subgraphs, device
+        self.heads = weights.heads()
 
     def common(self) -> Common:
         return Common(model=self.w(MODEL), mode=self.w(MODE))
@@ -132,19 +150,43 @@ class Blocks:
 
     def layer(self, i: int, state: LayerState, rows: Rows, leaves: Leaves) -> tuple[LayerState, LayerTrace]:
         """Backbone layer i."""
+        return self._leave(self.layer_place(i), self.enter_layer(i, state, rows, leaves), rows, leaves)
+
+    def stage(self, k: int, state: LayerState, rows: Rows, leaves: Leaves) -> LayerState:
+        """Draft stage k over the block rows; its context rows are in the window leaf already."""
+        return self.window_layer(self.stage_place(k), state, rows, leaves)
+
+    def window_layer(self, place: Place, state: LayerState, rows: Rows, leaves: Leaves) -> LayerState:
+        """A layer that attends to the window leaf alone, and to its block where its settings have one."""
+        return self._leave(place, self.enter(place, state, rows, leaves), rows, leaves)[0]
+
+    def layer_place(self, i: int) -> Place:
+        """Where layer i is."""
+        return Place(
+            name=f"layers.{i}",
+            kind="leave",
+            top_k=self.text.num_experts_per_tok,
+            frequencies=self.frequencies(i),
+            settings=self.settings(i),
+        )
+
+    def stage_place(self, k: int) -> Place:
+        """Where draft stage k is."""
+        i = self.text.num_hidden_layers + k
+        return Place(
+            name=f"mtp.{k}",
+            kind="stage",
+            top_k=self.text.dspark_num_experts_per_tok,
+            frequencies=self.frequencies(i),
+            settings=self.settings(i),
+        )
+
+    def enter_layer(self, i: int, state: LayerState, rows: Rows, leaves: Leaves) -> Entered:
+        """Layer i up to its attention: queries, window rows, and what it compresses and selects."""
         name, kind = f"layers.{i}", self.text.layer_kind(i)
         settings, freq, common = self.settings(i), self.frequencies(i), self.common()
-        shared = (*_row_values(rows), freq, settings, common.model, common.mode)
-        mix, x, q, latent, kv = self.sub.call(
-            "enter",
-            self._enter,
-            state.h,
-            state.mix,
-            leaves.window,
-            *shared,
-            *self.hyper(name, "attn"),
-            *self.query_weights(f"{name}.attn"),
-        )
+        shared = (*row_values(rows), freq, settings, common.model, common.mode)
+        mix, x, q, latent, kv = self._entered(name, shared, state, leaves)
         group_latent = None
         if kind is LayerKind.FULL:
             group_latent = kernels.compress(
@@ -171,41 +213,30 @@ class Blocks:
                 *self.w.pair(f"{indexer}.wq_b"),
                 self.w(f"{indexer}.weights_proj.weight"),
             )
-        place = Place(name=name, kind="leave", top_k=self.text.num_experts_per_tok, frequencies=freq, settings=settings)
         inner = LayerState(h=state.h, mix=mix, chosen=chosen, blocks=blocks)
-        return self._leave(place, inner, q, kv, rows, leaves, group_latent)
+        return Entered(state=inner, q=q, kv=kv, latent=group_latent)
 
-    def stage(self, k: int, state: LayerState, rows: Rows, leaves: Leaves) -> LayerState:
-        """Draft stage k over the block rows; its context rows are in the window leaf already."""
-        i = self.text.num_hidden_layers + k
-        place = Place(
-            name=f"mtp.{k}",
-            kind="stage",
-            top_k=self.text.dspark_num_experts_per_tok,
-            frequencies=self.frequencies(i),
-            settings=self.settings(i),
-        )
-        return self.window_layer(place, state, rows, leaves)
-
-    def window_layer(self, place: Place, state: LayerState, rows: Rows, leaves: Leaves) -> LayerState:
-        """A layer that attends to the window leaf alone, and to its block where its settings have one."""
+    def enter(self, place: Place, state: LayerState, rows: Rows, leaves: Leaves) -> Entered:
+        """A window layer up to its attention."""
         common = self.common()
-        mix, _, q, _, kv = self.sub.call(
+        shared = (*row_values(rows), place.frequencies, place.settings, common.model, common.mode)
+        mix, _, q, _, kv = self._entered(place.name, shared, state, leaves)
+        inner = LayerState(h=state.h, mix=mix, chosen=state.chosen, blocks=state.blocks)
+        return Entered(state=inner, q=q, kv=kv, latent=None)
+
+    def _entered(
+        self, name: str, shared: Sequence[TensorValue], state: LayerState, leaves: Leaves
+    ) -> list[TensorValue]:
+        return self.sub.call(
             "enter",
             self._enter,
             state.h,
             state.mix,
             leaves.window,
-            *_row_values(rows),
-            place.frequencies,
-            place.settings,
-            common.model,
-            common.mode,
-            *self.hyper(place.name, "attn"),
-            *self.query_weights(f"{place.name}.attn"),
+            *shared,
+            *self.hyper(name, "attn"),
+            *self.query_weights(f"{name}.attn"),
         )
-        inner = LayerState(h=state.h, mix=mix, chosen=state.chosen, blocks=state.blocks)
-        return self._leave(place, inner, q, kv, rows, leaves, None)[0]
 
     def context(self, k: int, m: TensorValue, slots: TensorValue, rows: Rows, leaves: Leaves) -> None:
         """Store stage k's context rows of the drafter's features m [M, D], if any of the slots [N] drafts."""
@@ -235,22 +266,12 @@ class Blocks:
     def _enter(
         self, h: TensorValue, before: TensorValue, window: BufferValue, *rest: TensorValue
     ) -> Sequence[TensorValue]:
-        rows, freq, settings, common, weights = _unpack(rest)
+        rows, freq, settings, common, weights = unpack(rest)
         mix, x = kernels.sublayer_in(h, before, weights[:4], settings, common)
-        heads = self.text.num_attention_heads
-        q, latent, kv = kernels.attention_in(x, window, rows, weights[4:], freq, settings, common, heads=heads)
+        q, latent, kv = kernels.attention_in(x, window, rows, weights[4:], freq, settings, common, heads=self.heads)
         return mix, x, q, latent, kv
 
-    def _leave(
-        self,
-        place: Place,
-        state: LayerState,
-        q: TensorValue,
-        kv: TensorValue,
-        rows: Rows,
-        leaves: Leaves,
-        latent: TensorValue | None,
-    ) -> tuple[LayerState, LayerTrace]:
+    def _leave(self, place: Place, entered: Entered, rows: Rows, leaves: Leaves) -> tuple[LayerState, LayerTrace]:
         def body(
             h: TensorValue,
             mix: TensorValue,
@@ -261,25 +282,25 @@ class Blocks:
             compressed: BufferValue,
             *rest: TensorValue,
         ) -> Sequence[TensorValue]:
-            rows, freq, settings, common, weights = _unpack(rest)
+            rows, freq, settings, common, weights = unpack(rest)
             o = kernels.attend(q, window, compressed, chosen, kv, rows, weights[0], freq, settings, common)
             h, y = kernels.attention_out(o, h, mix, weights[1:5], common)
             mix, x = kernels.sublayer_in(h, mix, weights[5:9], settings, common)
             h, z, ids, w = kernels.moe(x, h, mix, weights[9:], common, top_k=place.top_k)
             return h, mix, y, z, ids, w
 
-        name, common = place.name, self.common()
+        name, common, state = place.name, self.common(), entered.state
         h, mix, y, z, ids, w = self.sub.call(
             place.kind,
             body,
             state.h,
             state.mix,
-            q,
-            kv,
+            entered.q,
+            entered.kv,
             state.chosen,
             leaves.window,
             leaves.compressed,
-            *_row_values(rows),
+            *row_values(rows),
             place.frequencies,
             place.settings,
             common.model,
@@ -289,15 +310,16 @@ class Blocks:
             *self.hyper(name, "ffn"),
             *self.moe_weights(f"{name}.ffn"),
         )
-        trace = LayerTrace(attn_out=y, ffn_out=z, expert_ids=ids, expert_weights=w, latent=latent)
+        trace = LayerTrace(attn_out=y, ffn_out=z, expert_ids=ids, expert_weights=w, latent=entered.latent)
         return LayerState(h=h, mix=mix, chosen=state.chosen, blocks=state.blocks), trace
 
 
-def _row_values(rows: Rows) -> tuple[TensorValue, ...]:
+def row_values(rows: Rows) -> tuple[TensorValue, ...]:
+    """Rows as a body's arguments."""
     return rows.seq, rows.pos, rows.last, rows.table
 
 
-def _unpack(
+def unpack(
     values: Sequence[TensorValue],
 ) -> tuple[Rows, TensorValue, TensorValue, Common, Sequence[TensorValue]]:
     """The arguments that every body takes (rows, frequencies, settings, common), and its own weights."""
@@ -319,5 +341,5 @@ def _index(
     keys: BufferValue,
     *rest: TensorValue,
 ) -> Sequence[TensorValue]:
-    rows, freq, settings, common, weights = _unpack(rest)
+    rows, freq, settings, common, weights = unpack(rest)
     return kernels.index(x, latent, chosen, blocks, keys, rows, weights, freq, settings, common)

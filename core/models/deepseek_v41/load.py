@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from max.driver import Buffer
+from max.dtype import DType
+from numpy.typing import NDArray
 
 from specdecode.core.cache.leaves import allocate_leaves, page_bytes
 from specdecode.core.checkpoint.locate import preset_folders
 from specdecode.core.checkpoint.reader import Checkpoint
-from specdecode.core.engine.device import Place, open_place
+from specdecode.core.engine.devices import Places, open_places
 from specdecode.core.engine.graph_store import GraphInfo, GraphStore
 from specdecode.core.engine.mef import GraphKey
-from specdecode.core.errors import DeviceError
+from specdecode.core.errors import UsageError
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_checkpoint import EagleCheckpoint
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
-from specdecode.core.models.deepseek_v41.registry import engram_host_buffers, load_weights, weight_bytes
+from specdecode.core.models.deepseek_v41.memory import check_memory
+from specdecode.core.models.deepseek_v41.registry import engram_host_buffers, load_rank_weights, load_weights
+from specdecode.core.models.deepseek_v41.unified.devices_model import (
+    UnifiedDSparkDeepseekV41DevicesModel,
+    signal_buffers,
+)
 from specdecode.core.models.deepseek_v41.unified.digest import graph_digest
 from specdecode.core.models.deepseek_v41.unified.gpu_model import UnifiedDSparkDeepseekV41GpuModel
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
@@ -38,15 +45,19 @@ PAGE_SIZE = 16
 """Tokens per cache page; compiled into the graph."""
 GRAPH_NAME = "step"
 EAGLE_GRAPH_NAME = "eagle-step"
+TOKEN_BUDGET = 512
+"""Prompt tokens of a step, as the engine hands them out."""
 
 
 def load_step_model(
     path: Path,
     *,
     devices: str = "cpu",
+    data_parallel_degree: int = 1,
     max_length: int,
     num_pages: int | None = None,
     max_batch: int = 8,
+    token_budget: int = TOKEN_BUDGET,
     progress: Progress | None = None,
     store: GraphStore | None = None,
     capture: bool = True,
@@ -56,60 +67,128 @@ def load_step_model(
 
     Args:
         path: its folder.
-        devices: `cpu`, or `gpu:N` for one GPU.
+        devices: `cpu`, `gpu:N`, or several as in `DeviceNames`.
+        data_parallel_degree: 1, all devices work on every token; or their number, each has its own requests.
         max_length: the longest sequence, prompt and output together.
-        num_pages: cache pages of `PAGE_SIZE` tokens; None = enough for `max_batch` sequences of `max_length`.
+        num_pages: cache pages of `PAGE_SIZE` tokens on each device; None = enough for `max_batch` sequences of
+            `max_length`, or under data parallelism each device's share of them.
         max_batch: the most sequences at a time.
+        token_budget: the most prompt tokens of a step.
         progress: told what is left out of the checkpoint, where the graph came from, and how long it takes.
         store: where compiled graphs are; None = an embedded checkpoint's own, and the user's cache.
-        capture: whether a GPU runs decode steps as device graphs; the CPU has none.
+        capture: whether one GPU runs decode steps as device graphs; the CPU and several devices have none.
         drafter: folder of an autoregressive drafter to use; None for the checkpoint's own block drafter.
 
     Raises:
+        UsageError: the devices are no devices, or an autoregressive drafter is to run on several.
         ModelError: the checkpoint, the drafter, its configuration or its tokenizer cannot be used.
-        DeviceError: the device is absent or not supported, or the model or its caches do not fit into its memory.
+        DeviceError: a device is absent or not supported, or the model or its caches do not fit into its memory.
     """
     progress = progress or Silent()
-    place = open_place(devices)
+    places = open_places(devices, data_parallel_degree)
+    if drafter is not None and not places.single:
+        raise UsageError(
+            f"--devices {places.names.text}: an EAGLE drafter runs on one device. Use --method dspark, or one device."
+        )
     checkpoint = Checkpoint.open(path)
     if checkpoint.note:
         progress.note(checkpoint.note)
     config = checkpoint.config
     pages = PageLayout.of(config.text_config, PAGE_SIZE)
     if num_pages is None:
-        num_pages = max_batch * -(-(max_length + config.text_config.dspark_block_size) // PAGE_SIZE)
+        here = -(-max_batch // places.layout.replicas)
+        num_pages = here * -(-(max_length + config.text_config.dspark_block_size) // PAGE_SIZE)
     eagle = None if drafter is None else EagleCheckpoint.open(drafter, config.text_config)
     other = None if eagle is None else eagle.config
-    check_memory(place, config, num_pages, page_bytes(config.text_config, pages), other)
-    weights = load_weights(checkpoint, derived_weights(checkpoint, exact=True), place.device, eagle)
+    check_memory(places, config, num_pages, page_bytes(config.text_config, pages), other)
+    store = store or GraphStore(shipped=shipped_graphs())
+    derived = derived_weights(checkpoint, exact=True)
+    if places.single:
+        weights = load_weights(checkpoint, derived, places.first.device, eagle)
+    else:
+        weights = load_rank_weights(checkpoint, derived, places.layout, places.devices)
     mode = np.array([1, 1], np.int32)
-    if place.is_host:
+    if places.first.is_host:
         weights[MODE] = Buffer.from_numpy(mode)
-    graph, _ = load_graph(config, pages, weights, store or GraphStore(shipped=shipped_graphs()), progress, place, other)
-    leaves = allocate_leaves(config.text_config, pages, num_pages, place.device)
-    tables = engram_host_buffers(checkpoint, place.device)
-    if place.is_host:
-        return UnifiedDSparkDeepseekV41Model(
-            config,
-            graph,
-            pages=pages,
-            leaves=leaves,
-            engram_host_buffers=tables,
-            max_length=max_length,
-            mode=mode,
-            drafter=other,
-        )
-    return UnifiedDSparkDeepseekV41GpuModel(
-        config,
-        graph,
+    graph, _ = load_graph(config, pages, weights, store, progress, places, other)
+    loaded = Loaded(
+        config=config,
+        graph=graph,
         pages=pages,
-        leaves=leaves,
-        engram_host_buffers=tables,
+        leaves=[allocate_leaves(config.text_config, pages, num_pages, device) for device in places.devices],
+        tables=engram_host_buffers(checkpoint, places.first.device),
+        places=places,
         max_length=max_length,
-        device=place.device,
-        capture=capture,
+        most_rows=token_budget + max_batch * (1 + config.text_config.dspark_block_size),
         drafter=other,
     )
+    if not places.first.is_host and places.single:
+        return loaded.on_gpu(capture=capture)
+    return loaded.model(mode if places.first.is_host else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What a model is made of.
+
+    Attributes:
+        leaves: the cache leaves of each rank.
+        tables: the Engram tables, which all devices of a host share.
+        most_rows: the most rows of a step, for the buffers of experts' results.
+    """
+
+    config: DeepseekV41Config
+    graph: Model
+    pages: PageLayout
+    leaves: list[dict[str, Buffer]]
+    tables: list[Buffer]
+    places: Places
+    max_length: int
+    most_rows: int
+    drafter: EagleConfig | None
+
+    def on_gpu(self, *, capture: bool) -> UnifiedDSparkDeepseekV41GpuModel:
+        """The model of one GPU."""
+        return UnifiedDSparkDeepseekV41GpuModel(
+            self.config,
+            self.graph,
+            pages=self.pages,
+            leaves=self.leaves[0],
+            engram_host_buffers=self.tables,
+            max_length=self.max_length,
+            device=self.places.first.device,
+            capture=capture,
+            drafter=self.drafter,
+        )
+
+    def model(self, mode: NDArray[np.int32] | None) -> UnifiedDSparkDeepseekV41Model:
+        """The model of the CPU, or of several devices."""
+        made: type[UnifiedDSparkDeepseekV41Model] = UnifiedDSparkDeepseekV41Model
+        if not self.places.first.is_host:
+            made = UnifiedDSparkDeepseekV41DevicesModel
+        layout = self.places.layout
+        return made(
+            self.config,
+            self.graph,
+            pages=self.pages,
+            leaves=self.leaves[0],
+            peers=self.leaves[1:],
+            layout=layout,
+            signal_buffers=signal_buffers(layout),
+            ep_buffers=self._expert_buffers(),
+            engram_host_buffers=self.tables * layout.count,
+            max_length=self.max_length,
+            mode=mode,
+            drafter=self.drafter,
+        )
+
+    def _expert_buffers(self) -> list[Buffer]:
+        text = self.config.text_config
+        if not self.places.layout.data_parallel:
+            return []
+        choices = max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)
+        shape = (self.most_rows * choices, text.hidden_size)
+        return [Buffer.zeros(shape, DType.float32, device) for device in self.places.devices]
 
 
 def load_graph(
@@ -118,13 +197,13 @@ def load_graph(
     weights: Mapping[str, Buffer],
     store: GraphStore,
     progress: Progress,
-    place: Place | None = None,
+    places: Places | None = None,
     drafter: EagleConfig | None = None,
 ) -> tuple[Model, GraphInfo]:
-    """The initialised step graph for a device, the CPU if none is given, and where it came from."""
-    recipe = StepGraph(config=config, pages=pages, place=place or open_place("cpu"), drafter=drafter)
+    """The initialised step graph for devices, the CPU if none are given, and where it came from."""
+    recipe = StepGraph(config=config, pages=pages, places=places or open_places("cpu"), drafter=drafter)
     return store.load(
-        recipe.place.session(),
+        recipe.places.session(),
         recipe.key,
         recipe.build,
         weights_registry=weights,
@@ -134,7 +213,7 @@ def load_graph(
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraph:
-    """The step graph of a configuration on a device: how it is called and how it is traced.
+    """The step graph of a configuration on devices: how it is called and how it is traced.
 
     It takes grammar masks; a step without any passes none and pays nothing. With an autoregressive drafter it is built
     by the sequential driver, else by the block driver.
@@ -142,26 +221,43 @@ class StepGraph:
 
     config: DeepseekV41Config
     pages: PageLayout
-    place: Place = field(default_factory=lambda: open_place("cpu"))
+    places: Places = field(default_factory=lambda: open_places("cpu"))
     drafter: EagleConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """Its role, for file names and messages."""
+        if self.drafter is not None:
+            return EAGLE_GRAPH_NAME
+        if self.places.single:
+            return GRAPH_NAME
+        layout = self.places.layout
+        return f"{GRAPH_NAME}-{'ep' if layout.data_parallel else 'tp'}{layout.count}"
 
     @property
     def key(self) -> GraphKey:
         """What it depends on, on this machine."""
+        place = self.places.first
         digest = graph_digest(
-            self.config, self.pages, structured_output=True, gpu=not self.place.is_host, drafter=self.drafter
+            self.config,
+            self.pages,
+            structured_output=True,
+            gpu=not place.is_host,
+            drafter=self.drafter,
+            layout=None if self.places.single else str(self.places.layout),
         )
-        return GraphKey.here(GRAPH_NAME if self.drafter is None else EAGLE_GRAPH_NAME, digest, self.place.device)
+        return GraphKey.here(self.name, digest, place.device)
 
     def build(self) -> Graph:
         """Trace it, which takes seconds; a stored graph makes this unnecessary."""
         if self.drafter is not None:
             from specdecode.core.models.deepseek_v41.unified.eagle_driver import build_eagle_graph
 
-            return build_eagle_graph(self.config, self.drafter, self.pages, self.place.ref, structured_output=True)[0]
+            place = self.places.first.ref
+            return build_eagle_graph(self.config, self.drafter, self.pages, place, structured_output=True)[0]
         from specdecode.core.models.deepseek_v41.unified.driver import build_graph
 
-        return build_graph(self.config, self.pages, self.place.ref, structured_output=True)[0]
+        return build_graph(self.config, self.pages, self.places.layout, structured_output=True)[0]
 
 
 def derived_weights(checkpoint: Checkpoint, *, exact: bool) -> dict[str, np.ndarray]:
@@ -178,30 +274,3 @@ def shipped_graphs() -> Path:
     A graph is native code, so one that came with some other folder is not run.
     """
     return preset_folders()["demo"] / "graphs"
-
-
-def check_memory(
-    place: Place, config: DeepseekV41Config, num_pages: int, page: int, drafter: EagleConfig | None = None
-) -> None:
-    """Refuse what the device has no memory for, where anybody tells how much there is.
-
-    On the CPU the caches alone count: the weights are files that the system may have in memory already.
-
-    Raises:
-        DeviceError: with the sizes.
-    """
-    free, caches = place.free_memory, num_pages * page
-    weights = 0 if place.is_host else weight_bytes(config, drafter)
-    if free is None or weights + caches <= free:
-        return
-    advice = "Lower --max-tokens or --batch-size, or shorten the prompts."
-    if place.is_host:
-        raise DeviceError(
-            f"The caches do not fit: {num_pages} pages of {page >> 10} KiB need "
-            f"{caches >> 20} MiB, and {free >> 20} MiB are free. {advice}"
-        )
-    raise DeviceError(
-        f"The model does not fit on {place.name}: {weights >> 20} MiB of weights and {num_pages} cache pages of "
-        f"{page >> 10} KiB need {weights + caches >> 20} MiB, and {free >> 20} MiB are free. "
-        + (advice if weights < free else "Use --devices cpu or a smaller checkpoint.")
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from specdecode.core.engine.device import free_host_memory
 from specdecode.core.errors import DeviceError
 from specdecode.core.models.deepseek_v41.eagle_checkpoint import PREFIX
+from specdecode.core.models.deepseek_v41.parallel.shares import all_weights
 from specdecode.core.models.deepseek_v41.weights import GraphWeight, graph_weights, to_buffer
 
 if TYPE_CHECKING:
     from max.driver import Device
 
     from specdecode.core.checkpoint.reader import Checkpoint
+    from specdecode.core.device_layout import DeviceLayout
     from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
     from specdecode.core.models.deepseek_v41.eagle_checkpoint import EagleCheckpoint
     from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
@@ -31,8 +33,16 @@ Source = Callable[[str], NDArray[np.generic]]
 
 
 def weight_bytes(config: DeepseekV41Config, drafter: EagleConfig | None = None) -> int:
-    """Bytes of all graph weights."""
+    """Bytes of all graph weights on one device."""
     return sum(_size(weight) for weight in graph_weights(config, drafter).values())
+
+
+def rank_bytes(config: DeepseekV41Config, layout: DeviceLayout) -> list[int]:
+    """Bytes of graph weights of each rank; logical shards share what they have alike, which counts for the first."""
+    sizes = [0] * layout.count
+    for rank, _, weight in all_weights(config, layout):
+        sizes[rank] += _size(weight)
+    return sizes
 
 
 def load_weights(
@@ -44,45 +54,72 @@ def load_weights(
     def source(name: str) -> NDArray[np.generic]:
         return drafter.array(name) if drafter is not None and name.startswith(PREFIX) else checkpoint.array(name)
 
+    return _load(weights.items(), source, derived, device)
+
+
+def load_rank_weights(
+    checkpoint: Checkpoint, derived: Derived, layout: DeviceLayout, devices: Sequence[Device]
+) -> dict[str, Buffer]:
+    """The weights registry of a checkpoint on several devices, each with its part; one device per rank.
+
+    Of a mapped file only the pages of a part are read.
+    """
+    ranks: list[list[tuple[str, GraphWeight]]] = [[] for _ in devices]
+    for rank, name, weight in all_weights(checkpoint.config, layout):
+        ranks[0 if layout.logical else rank].append((name, weight))
+    registry: dict[str, Buffer] = {}
+    for device, weights in zip(devices, ranks, strict=True):
+        if weights:
+            registry |= _load(weights, checkpoint.array, derived, device)
+    return registry
+
+
+Weights = Iterable[tuple[str, GraphWeight]]
+
+
+def _load(weights: Weights, source: Source, derived: Derived, device: Device) -> dict[str, Buffer]:
     if device.is_host:
-        return _in_one_allocation(weights, source, derived)
-    return dict(_streamed(weights, source, derived, device))
+        return _in_one_allocation(list(weights), source, derived)
+    return dict(_streamed(list(weights), source, derived, device))
 
 
-def _in_one_allocation(weights: Mapping[str, GraphWeight], source: Source, derived: Derived) -> dict[str, Buffer]:
+def _in_one_allocation(
+    weights: Sequence[tuple[str, GraphWeight]], source: Source, derived: Derived
+) -> dict[str, Buffer]:
     """One large array gets huge pages from NumPy.
 
     A step reads every weight, and with 4 KiB pages the page walks cost as much as the reads.
     """
-    arena = np.empty(sum(_aligned(_size(weight)) for weight in weights.values()), np.uint8)
+    arena = np.empty(sum(_aligned(_size(weight)) for _, weight in weights), np.uint8)
     registry, at = {}, 0
-    for name, weight in weights.items():
+    for name, weight in weights:
         space = arena[at : at + _size(weight)]
         at += _aligned(_size(weight))
-        registry[name] = to_buffer(_fill(space, name, weight, source, derived), weight.dtype)
+        registry[weight.name or name] = to_buffer(_fill(space, name, weight, source, derived), weight.dtype)
     return registry
 
 
 def _streamed(
-    weights: Mapping[str, GraphWeight], source: Source, derived: Derived, device: Device
+    weights: Sequence[tuple[str, GraphWeight]], source: Source, derived: Derived, device: Device
 ) -> Iterator[tuple[str, Buffer]]:
     """One weight after the other through pinned memory as large as the largest of them."""
-    staging = Buffer(DType.uint8, [max(map(_size, weights.values()))], device, usage=Usage.STAGING | Usage.UNTRACKED)
+    largest = max(_size(weight) for _, weight in weights)
+    staging = Buffer(DType.uint8, [largest], device, usage=Usage.STAGING | Usage.UNTRACKED)
     host = staging.to_numpy()
-    for name, weight in weights.items():
+    for name, weight in weights:
         size = _size(weight)
         _fill(host[:size], name, weight, source, derived)
         target = Buffer(DType.uint8, [size], device)
         target.inplace_copy_from(staging[:size])
         device.synchronize()  # the next weight overwrites the staging memory
-        yield name, target.view(weight.dtype, list(weight.shape))
+        yield weight.name or name, target.view(weight.dtype, list(weight.shape))
 
 
 def _fill(
     space: NDArray[np.uint8], name: str, weight: GraphWeight, source: Source, derived: Derived
 ) -> NDArray[np.generic]:
     """Put a weight together in `space`; the same memory in the weight's shape."""
-    parts = [source(part) for part in weight.sources] if weight.sources else [derived[name]]
+    parts = _parts(weight, source) if weight.sources else [derived[name]]
     first = parts[0]
     if weight.dtype == DType.float32 and first.dtype == np.uint16:
         parts = [first := (first.astype(np.uint32) << 16).view(np.float32)]
@@ -90,6 +127,22 @@ def _fill(
     for i, part in enumerate(parts):
         home[i] = part
     return home.reshape(weight.shape)
+
+
+def _parts(weight: GraphWeight, source: Source) -> list[NDArray[np.generic]]:
+    """A weight's sources, cut to the part that is wanted."""
+    part, axis, sources = weight.part, weight.part.axis - weight.stacked, weight.sources
+    if part.count == 1:
+        return [source(name) for name in sources]
+    if axis < 0:
+        per = len(sources) // part.count
+        return [source(name) for name in sources[part.index * per : (part.index + 1) * per]]
+    cut = []
+    for name in sources:
+        array = source(name)
+        per = array.shape[axis] // part.count
+        cut.append(array[(slice(None),) * axis + (slice(part.index * per, (part.index + 1) * per),)])
+    return cut
 
 
 def engram_host_buffers(checkpoint: Checkpoint, device: Device) -> list[Buffer]:

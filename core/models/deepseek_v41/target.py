@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,6 +52,30 @@ class TargetHidden:
     window: TensorValue | None
 
 
+@dataclass(kw_only=True)
+class Run:
+    """The merged rows on their way through the layers of one device.
+
+    Attributes:
+        merged, rows, leaves, window, table_rows: as they were before the first layer.
+        state: what the next layer reads.
+        taps: [M, taps so far * D].
+    """
+
+    merged: Merged
+    rows: Rows
+    leaves: Leaves
+    window: TensorValue | None
+    table_rows: TensorValue | None
+    state: LayerState
+    taps: TensorValue
+
+    @property
+    def hidden(self) -> TargetHidden:
+        """What is kept of it."""
+        return TargetHidden(merged=self.merged, rows=self.rows, taps=self.taps, window=self.window)
+
+
 class StepBatch(Protocol):
     """What the target reads of a step, whichever driver built it."""
 
@@ -70,6 +94,7 @@ class DeepseekV41Target:
         engram_tables: one per Engram layer, in order; graph inputs.
         device: where everything runs.
         weights: the graph's weights.
+        subgraphs: the bodies that it shares with its copies on other devices.
         probe: takes every inner value out of the graph, for tests; None otherwise.
     """
 
@@ -81,6 +106,7 @@ class DeepseekV41Target:
         device: DeviceRef,
         weights: WeightTable,
         *,
+        subgraphs: Subgraphs | None = None,
         probe: Probe | None = None,
     ) -> None:
         if len(engram_tables) != len(config.text_config.engram_layer_ids):
@@ -89,64 +115,103 @@ class DeepseekV41Target:
             )
         self.config, self.text, self.device, self.probe = config, config.text_config, device, probe
         self.tables, self.weights = engram_tables, weights
-        self.blocks = Blocks(self.text, pages, weights, Subgraphs(Graph.current), device)
+        self.blocks = Blocks(self.text, pages, weights, subgraphs or Subgraphs(Graph.current), device)
         self.selection = Selection(chosen=self.text.index_topk, blocks=self.text.candidate_topk_blocks)
 
     def verify(self, batch: StepBatch, merged: Merged) -> Verified[TargetHidden]:
         """Logits of every request's last token and drafts; caches written for every merged row."""
-        text, caches = self.text, batch.kv_collections[0]
-        rows = Rows(seq=merged.seq, pos=merged.pos, last=merged.pos, table=caches.lookup_table)
-        window = table_rows = None
-        if text.engram_layer_ids:
-            window = step_ops.lookback(*(batch.extra[name] for name in LOOKBACK))
-            table_rows = step_ops.engram_rows(merged, window, [self.weights(name) for name in ENGRAM_CONSTANTS])
-        h, mix = step_ops.embed(merged.tokens, self.weights("embed.weight"), copies=text.hc_mult)
-        state = LayerState(h=h, mix=mix, chosen=merged.chosen, blocks=merged.blocks)
-        state, taps = self._backbone(state, merged, rows, leaves_of(caches), table_rows)
-        logits = kernels.head(
-            state.h,
-            state.mix,
-            merged.logit_rows,
-            self.weights("norm.weight"),
-            self.weights("head.weight"),
-            self.blocks.common(),
-        )
-        if self.probe is not None:
-            every = kernels.head(
-                state.h,
-                state.mix,
-                self.probe.every_row,
-                self.weights("norm.weight"),
-                self.weights("head.weight"),
-                self.blocks.common(),
-            )
-            self.probe.target(taps, table_rows, h, every)
-        return Verified(logits=logits, hidden=TargetHidden(merged=merged, rows=rows, taps=taps, window=window))
-
-    def _backbone(
-        self, state: LayerState, merged: Merged, rows: Rows, leaves: Leaves, table_rows: TensorValue | None
-    ) -> tuple[LayerState, TensorValue]:
-        common, taps, width = self.blocks.common(), state.mix, 0
+        run = self.start(batch, merged)
+        embedded = run.state.h
         for i in range(self.text.num_hidden_layers):
             if self.probe is not None:
-                state = self.probe.before(i, state)
-            if i in self.text.engram_layer_ids:
-                assert table_rows is not None
-                h = self._engram(i, state.h, table_rows, merged)
-                state = LayerState(h=h, mix=state.mix, chosen=state.chosen, blocks=state.blocks)
-            if i in self.text.dspark_target_layer_ids:
-                taps = kernels.tap(taps, width, state.h, common)
-                width += self.text.hidden_size
-            entered = state.h
-            state, trace = self.blocks.layer(i, state, rows, leaves)
+                run.state = self.probe.before(i, run.state)
+            self.approach(i, run)
+            entered = run.state.h
+            run.state, trace = self.blocks.layer(i, run.state, run.rows, run.leaves)
             if self.probe is not None:
-                self.probe.after(i, entered, state, trace)
-        return state, taps
+                self.probe.after(i, entered, run.state, trace)
+        logits = self.logits(run.state, run.merged.logit_rows)
+        if self.probe is not None:
+            every = self.logits(run.state, self.probe.every_row)
+            self.probe.target(run.taps, run.table_rows, embedded, every)
+        return Verified(logits=logits, hidden=run.hidden)
+
+    def start(self, batch: StepBatch, merged: Merged) -> Run:
+        """The merged rows before the first layer."""
+        caches = batch.kv_collections[0]
+        embedding = self.weights("embed.weight")
+        window = table_rows = None
+        if self.text.engram_layer_ids:
+            lookback = [batch.extra[name] for name in LOOKBACK]
+            constants = [self.weights(name) for name in ENGRAM_CONSTANTS]
+            given = (merged.tokens, merged.seq, merged.pos, *lookback, *constants, embedding)
+            window, table_rows, h, mix = self.blocks.sub.call("start", self._start, *given)
+        else:
+            h, mix = self.blocks.sub.call("embed", self._embed, merged.tokens, embedding)
+        return Run(
+            merged=merged,
+            rows=Rows(seq=merged.seq, pos=merged.pos, last=merged.pos, table=caches.lookup_table),
+            leaves=leaves_of(caches),
+            window=window,
+            table_rows=table_rows,
+            state=LayerState(h=h, mix=mix, chosen=merged.chosen, blocks=merged.blocks),
+            taps=mix,
+        )
+
+    def _start(
+        self, tokens: TensorValue, seq: TensorValue, pos: TensorValue, *rest: TensorValue
+    ) -> Sequence[TensorValue]:
+        *lookback, embedding = rest[:3] + rest[-1:]
+        window = step_ops.lookback(*lookback)
+        return [
+            window,
+            step_ops.engram_rows(tokens, seq, pos, window, rest[3:-1]),
+            *self._embed(tokens, embedding),
+        ]
+
+    def _embed(self, tokens: TensorValue, embedding: TensorValue) -> Sequence[TensorValue]:
+        return step_ops.embed(tokens, embedding, copies=self.text.hc_mult)
+
+    def approach(self, i: int, run: Run) -> None:
+        """What comes before layer i: its Engram, and its tap for the drafter."""
+        if i in self.text.engram_layer_ids:
+            assert run.table_rows is not None
+            h = self._engram(i, run.state.h, run.table_rows, run.merged)
+            run.state = replace(run.state, h=h)
+        if i in self.text.dspark_target_layer_ids:
+            width = self.text.dspark_target_layer_ids.index(i) * self.text.hidden_size
+            run.taps = self._tap(run.taps, width, run.state.h)
+
+    def logits(self, state: LayerState, rows: TensorValue) -> TensorValue:
+        """Logits float32 [R, V] of rows int32 [R]; of the tokens that this device's head has."""
+        w = self.weights
+        return kernels.head(state.h, state.mix, rows, w("norm.weight"), w("head.weight"), self.blocks.common())
+
+    def _tap(self, before: TensorValue, width: int, h: TensorValue) -> TensorValue:
+        def body(before: TensorValue, h: TensorValue, model: TensorValue, mode: TensorValue) -> Sequence[TensorValue]:
+            return [kernels.tap(before, width, h, kernels.Common(model=model, mode=mode))]
+
+        common = self.blocks.common()
+        (taps,) = self.blocks.sub.call(f"tap_{width}", body, before, h, common.model, common.mode)
+        return taps
 
     def _engram(self, layer: int, h: TensorValue, table_rows: TensorValue, merged: Merged) -> TensorValue:
         which = self.text.engram_layer_ids.index(layer)
-        name, w, table = f"layers.{layer}.engram", self.weights, self.tables[which]
-        weights = [
+        name, w, table, common = f"layers.{layer}.engram", self.weights, self.tables[which], self.blocks.common()
+
+        def body(
+            h: TensorValue, rows: TensorValue, pos: TensorValue, tokens: TensorValue, *rest: TensorValue
+        ) -> Sequence[TensorValue]:
+            *weights, model, mode = rest
+            return [kernels.engram(h, rows, pos, tokens, weights, kernels.Common(model=model, mode=mode))]
+
+        (out,) = self.blocks.sub.call(
+            "engram",
+            body,
+            h,
+            table_rows,
+            merged.pos,
+            merged.tokens,
             w("derived.engram.ids"),
             ops.constant(np.array([which], np.int32), DType.int32, self.device),
             table.weight,
@@ -154,8 +219,10 @@ class DeepseekV41Target:
             *w.pair(f"{name}.wkv"),
             w(f"{name}.q_weight"),
             w(f"{name}.k_weight"),
-        ]
-        return kernels.engram(h, table_rows, merged.pos, merged.tokens, weights, self.blocks.common())
+            common.model,
+            common.mode,
+        )
+        return out
 
     def finish(self, batch: StepBatch, hidden: TargetHidden, accepted: Accepted) -> list[TensorValue]:
         """The Engram lookback history int64 [B, n - 1] that the next step may read, if there is Engram."""

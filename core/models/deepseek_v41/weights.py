@@ -8,6 +8,7 @@ configuration and the tokenizer. FP8, FP4 and UE8M0 travel as bytes. Engram tabl
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,38 @@ MODEL = "derived.model"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """Slice `index` of `count` equal ones along an axis of a weight."""
+
+    axis: int = 0
+    index: int = 0
+    count: int = 1
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True, kw_only=True)
 class GraphWeight:
-    """Type and shape of one graph weight, and the checkpoint tensors that it is made of (none: derived)."""
+    """One graph weight.
+
+    Attributes:
+        dtype, shape: as the graph has it.
+        sources: the checkpoint tensors that the whole weight is made of (none: derived).
+        part: what of the whole weight it is.
+        name: what the graph calls it; None: what the checkpoint does.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
     sources: tuple[str, ...]
+    part: Part = WHOLE
+    name: str | None = None
+
+    @property
+    def stacked(self) -> bool:
+        """Whether it is a stack of the experts' matrices [E, N, K], one source each."""
+        return bool(self.sources) and len(self.shape) == 3
 
 
 def is_engram_table(name: str) -> bool:
@@ -124,19 +151,35 @@ def derived_arrays(
 
 
 class WeightTable:
-    """The graph's weights by name, added to the current graph at first use."""
+    """The graph's weights by the checkpoint's names, added to the current graph at first use.
 
-    def __init__(self, config: DeepseekV41Config, device: DeviceRef, drafter: EagleConfig | None = None) -> None:
-        self._known, self._device = graph_weights(config, drafter), device
-        self._values: dict[str, TensorValue] = {}
+    Args:
+        known: every weight that may be asked for.
+        device: where they are.
+        shared: the values by the graph's names, which logical shards of one device have in common.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, GraphWeight],
+        device: DeviceRef,
+        shared: dict[str, TensorValue] | None = None,
+    ) -> None:
+        self._known, self._device = known, device
+        self._values: dict[str, TensorValue] = {} if shared is None else shared
 
     def __call__(self, name: str) -> TensorValue:
-        if name not in self._values:
-            known = self._known[name]
-            weight = Weight(name, known.dtype, list(known.shape), self._device)
+        known = self._known[name]
+        called = known.name or name
+        if called not in self._values:
+            weight = Weight(called, known.dtype, list(known.shape), self._device)
             # Else MAX expects every weight on the host first, a second copy of the model.
-            self._values[name] = Graph.current.add_weight(weight, force_initial_weight_on_host=False)
-        return self._values[name]
+            self._values[called] = Graph.current.add_weight(weight, force_initial_weight_on_host=False)
+        return self._values[called]
+
+    def heads(self) -> int:
+        """Query heads that this device has."""
+        return self._known["layers.0.attn.attn_sink"].shape[0]
 
     def pair(self, name: str) -> tuple[TensorValue, TensorValue]:
         """A quantised matrix and its scales."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from specdecode.core.engine.device import Place
+from specdecode.core.engine.devices import one_place
 from specdecode.core.engine.step import StepRow
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
@@ -37,7 +38,7 @@ class Ours:
         self.pages = PageLayout.of(self.config.text_config, PAGE_SIZE)
 
     def graph(self) -> Graph:
-        return StepGraph(config=self.config, pages=self.pages, place=self.place).build()
+        return StepGraph(config=self.config, pages=self.pages, places=one_place(self.place)).build()
 
     def load(self, session: InferenceSession, compiled: CompiledModel) -> Model:
         """The graph with random weights."""

@@ -11,6 +11,7 @@ from specdecode.core.bench.spread import Spread
 from specdecode.core.bench.traffic import Step, Traffic, traffic
 from specdecode.core.cache.leaves import page_bytes
 from specdecode.core.engine.device import Place
+from specdecode.core.engine.devices import one_place
 from specdecode.core.engine.graph_store import GraphInfo, GraphStore
 from specdecode.core.engine.step import StepRow
 from specdecode.core.kernels.settings import PageLayout
@@ -73,7 +74,7 @@ class Bench:
         weights = random_weights(self.config, memory)
         start = time.perf_counter()
         self.info: GraphInfo
-        graph, self.info = load_graph(self.config, self.pages, weights, store(tiny), progress, place)
+        graph, self.info = load_graph(self.config, self.pages, weights, store(tiny), progress, one_place(place))
         self.load_seconds = time.perf_counter() - start
         num_pages = max((self.pages_of(case) for case in self.cases), default=1)
         parts: dict[str, Any] = {

@@ -103,8 +103,9 @@ def test_shipped_graphs_come_first_and_are_not_written_to(store, tmp_path):
     session, shipped = FakeSession(), tmp_path / "shipped"
     store.compile_into(session, KEY, build, shipped, Recorder())
     before = {p: p.read_bytes() for p in shipped.iterdir()}
-    assert sorted(p.name for p in before) == ["step.x86-64-v3.mef", "step.x86-64-v3.mef.json"]
-    assert load(store, session=session)[1].source == "shipped"
+    assert sorted(p.name for p in before) == ["step.x86-64-v3.mef.gz", "step.x86-64-v3.mef.json"]
+    model, info = load(store, session=session)
+    assert (model[0], info.source) == ("mef 1", "shipped")  # unpacked
     load(store, replace(KEY, digest="d2"), session)
     assert session.compiled == 2
     assert {p: p.read_bytes() for p in shipped.iterdir()} == before
@@ -156,6 +157,18 @@ def test_a_damaged_graph_is_rebuilt_with_a_note(store, tmp_path, damage):
     assert (model[0], info.source) == ("mef 2", "compiled")
     assert "is damaged" in recorder.notes[0]
     assert load(store, session=session)[0][0] == "mef 2"
+
+
+def test_a_packed_graph_is_the_same_file_every_time_and_checked_as_it_lies(store, tmp_path):
+    first, second = tmp_path / "shipped", tmp_path / "again"
+    for folder in (first, second):
+        store.compile_into(FakeSession(), KEY, build, folder, Recorder())
+    name = "step.x86-64-v3.mef.gz"
+    assert (first / name).read_bytes() == (second / name).read_bytes()
+    (first / name).write_bytes((first / name).read_bytes()[:-9])
+    recorder = Recorder()
+    assert load(store, progress=recorder)[1].source == "compiled"
+    assert "is damaged" in recorder.notes[0]
 
 
 def test_a_graph_that_max_cannot_read_is_rebuilt_with_a_note(store, monkeypatch):

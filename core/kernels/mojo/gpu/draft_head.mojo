@@ -14,7 +14,7 @@ from std.utils import StaticTuple
 from ..common import F32P, I32P, I64P, U64P, U8P, at, bf16_at
 from ..quant import BF16
 from ..ratio import draft_seed
-from .base import BLOCK_THREADS, WARPS, shared, warp_sum
+from .base import BF16P, BLOCK_THREADS, WARPS, shared, warp_sum
 from .collapse import collapse_kernel
 from .linear import linear_gpu, planes_for, pointer, memory_of, store_tile
 from .matmul import Acc, Panels, STAGES, block_memory, span, stage_bytes
@@ -102,6 +102,13 @@ def draft_draw_kernel(
     store_part(values, marks, i * parts + part, best, 0)
 
 
+def copy_kernel(y: F32P, x: F32P, count: Int32):
+    """Grid over `count` values."""
+    var i = Int(block_idx.x) * BLOCK_THREADS + Int(thread_idx.x)
+    if i < Int(count):
+        y[unsafe_offset=i] = x[unsafe_offset=i]
+
+
 def drafts_kernel(
     drafts: I64P, confidence: F32P, values: F64P, marks: I32P, dots: F32P, slots: I32P, ids: I64P, embed: U8P,
     confidence_proj: U8P, requests_: Int32, columns: Int32, rank: Int32, parts: Int32, known: Int32,
@@ -136,6 +143,61 @@ def drafts_kernel(
         confidence[unsafe_offset=home] = total
 
 
+@always_inline
+def collapsed(
+    ctx: DeviceContext, planes: BF16P, dots: F32P, h: F32P, mix: F32P, slots: I32P, norm: F32P, confidence_proj: U8P,
+    n: Int, c: Int, d: Int, m: Int, model: F32P, mode: I32P,
+) raises:
+    """Normed rows of h into planes [3, n, d], and the confidence's part of each un-normed row; one launch."""
+    var spare = ctx.enqueue_create_buffer[DType.float32](n * d)
+    ctx.enqueue_function[collapse_kernel[False]](
+        planes, pointer(spare), dots, h, mix, slots, norm, confidence_proj, Int32(c), Int32(d), Int32(m), Int32(n),
+        Int32(n * d), model, mode, grid_dim=n, block_dim=BLOCK_THREADS,
+    )
+    _ = spare^
+
+
+def places_gpu(
+    ctx: DeviceContext, drafts: I64P, confidence: F32P, logits: F32P, dots: F32P, slots: I32P, ids: I64P, pos: I32P,
+    seed: U64P, temperature: F32P, acceptance: I32P, embed: U8P, markov_head: U8P, confidence_proj: U8P, b: Int, n: Int,
+    d: Int, v: Int, block: Int, rank: Int, known: Int,
+) raises:
+    """1 + 2 block launches, one if nobody drafts: logits [n, v] come in without their Markov part."""
+    var requests = n // block
+    var parts = parts_of_vocabulary(v)
+    var places = max(requests * parts, 1)
+    var values = ctx.enqueue_create_buffer[DType.float64](block * places)
+    var marks = ctx.enqueue_create_buffer[DType.int32](2 * block * places)
+
+    @__parameter
+    def markov[NT: Int](place: Int) raises:
+        ctx.enqueue_function[markov_kernel[NT]](
+            logits, pointer(values), pointer(marks), ids, embed, markov_head, Int32(place), Int32(block),
+            Int32(requests), Int32(v), Int32(rank), Int32(parts), Int32(known),
+            grid_dim=(ceildiv(v, 16 * WARPS), ceildiv(requests, 8 * NT)), block_dim=BLOCK_THREADS,
+            shared_mem_bytes=memory_of[1, NT](),
+            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory_of[1, NT]())),
+        )
+
+    for place in range(block if n > 0 else 0):
+        if requests <= 8:
+            markov[1](place)
+        else:
+            markov[4](place)
+        var home = place * requests * parts
+        ctx.enqueue_function[draft_draw_kernel](
+            pointer(values).unsafe_offset(home), pointer(marks).unsafe_offset(2 * home), logits, slots, pos, seed,
+            temperature, acceptance, Int32(place), Int32(block), Int32(v), grid_dim=(parts, requests),
+            block_dim=DRAW_THREADS,
+        )
+    ctx.enqueue_function[drafts_kernel](
+        drafts, confidence, pointer(values), pointer(marks), dots, slots, ids, embed, confidence_proj,
+        Int32(requests), Int32(d), Int32(rank), Int32(parts), Int32(known), grid_dim=(b, block), block_dim=32,
+    )
+    _ = values^
+    _ = marks^
+
+
 def draft_head_gpu(
     ctx: DeviceContext, drafts: I64P, confidence: F32P, logits: F32P, h: F32P, mix: F32P, slots: I32P, ids: I64P,
     pos: I32P, seed: U64P, temperature: F32P, acceptance: I32P, norm: F32P, head: U8P, embed: U8P, markov_head: U8P,
@@ -145,48 +207,57 @@ def draft_head_gpu(
     """3 + 2 block launches, one if nobody drafts. n rows of h, b requests, `known` rows of embed."""
     if b == 0 or block == 0:
         return
-    var requests = n // block
-    var parts = parts_of_vocabulary(v)
-    var places = max(requests * parts, 1)
-    var values = ctx.enqueue_create_buffer[DType.float64](block * places)
-    var marks = ctx.enqueue_create_buffer[DType.int32](2 * block * places)
     var dots = ctx.enqueue_create_buffer[DType.float32](max(n, 1))
     if n > 0:
         var planes = planes_for(ctx, n, d)
-        var spare = ctx.enqueue_create_buffer[DType.float32](n * d)
-        ctx.enqueue_function[collapse_kernel[False]](
-            pointer(planes), pointer(spare), pointer(dots), h, mix, slots, norm, confidence_proj, Int32(c), Int32(d),
-            Int32(m), Int32(n), Int32(n * d), model, mode, grid_dim=n, block_dim=BLOCK_THREADS,
+        collapsed(
+            ctx, pointer(planes), pointer(dots), h, mix, slots, norm, confidence_proj, n, c, d, m, model, mode
         )
         linear_gpu[BF16](ctx, logits, pointer(planes), n, d, head, head, v, False, mode)
         _ = planes^
-        _ = spare^
-
-        @__parameter
-        def markov[NT: Int](place: Int) raises:
-            ctx.enqueue_function[markov_kernel[NT]](
-                logits, pointer(values), pointer(marks), ids, embed, markov_head, Int32(place), Int32(block),
-                Int32(requests), Int32(v), Int32(rank), Int32(parts), Int32(known),
-                grid_dim=(ceildiv(v, 16 * WARPS), ceildiv(requests, 8 * NT)), block_dim=BLOCK_THREADS,
-                shared_mem_bytes=memory_of[1, NT](),
-                func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory_of[1, NT]())),
-            )
-
-        for place in range(block):
-            if requests <= 8:
-                markov[1](place)
-            else:
-                markov[4](place)
-            var home = place * requests * parts
-            ctx.enqueue_function[draft_draw_kernel](
-                pointer(values).unsafe_offset(home), pointer(marks).unsafe_offset(2 * home), logits, slots, pos, seed,
-                temperature, acceptance, Int32(place), Int32(block), Int32(v), grid_dim=(parts, requests),
-                block_dim=DRAW_THREADS,
-            )
-    ctx.enqueue_function[drafts_kernel](
-        drafts, confidence, pointer(values), pointer(marks), pointer(dots), slots, ids, embed, confidence_proj,
-        Int32(requests), Int32(d), Int32(rank), Int32(parts), Int32(known), grid_dim=(b, block), block_dim=32,
+    places_gpu(
+        ctx, drafts, confidence, logits, pointer(dots), slots, ids, pos, seed, temperature, acceptance, embed,
+        markov_head, confidence_proj, b, n, d, v, block, rank, known,
     )
-    _ = values^
-    _ = marks^
     _ = dots^
+
+
+def draft_tokens_gpu(
+    ctx: DeviceContext, drafts: I64P, confidence: F32P, logits: F32P, base: F32P, h: F32P, mix: F32P, slots: I32P,
+    ids: I64P, pos: I32P, seed: U64P, temperature: F32P, acceptance: I32P, norm: F32P, embed: U8P, markov_head: U8P,
+    confidence_proj: U8P, b: Int, n: Int, c: Int, d: Int, m: Int, v: Int, block: Int, rank: Int, known: Int,
+    model: F32P, mode: I32P,
+) raises:
+    """See `sd_draft_tokens`; 2 + 2 block launches and a copy, one launch if nobody drafts."""
+    if b == 0 or block == 0:
+        return
+    var dots = ctx.enqueue_create_buffer[DType.float32](max(n, 1))
+    if n > 0:
+        var planes = planes_for(ctx, n, d)
+        collapsed(
+            ctx, pointer(planes), pointer(dots), h, mix, slots, norm, confidence_proj, n, c, d, m, model, mode
+        )
+        ctx.enqueue_function[copy_kernel](
+            logits, base, Int32(n * v), grid_dim=ceildiv(n * v, BLOCK_THREADS), block_dim=BLOCK_THREADS
+        )
+        _ = planes^
+    places_gpu(
+        ctx, drafts, confidence, logits, pointer(dots), slots, ids, pos, seed, temperature, acceptance, embed,
+        markov_head, confidence_proj, b, n, d, v, block, rank, known,
+    )
+    _ = dots^
+
+
+def every_row_kernel(rows: I32P, count: Int32):
+    """Grid over `count` rows."""
+    var i = Int(block_idx.x) * BLOCK_THREADS + Int(thread_idx.x)
+    if i < Int(count):
+        rows[unsafe_offset=i] = Int32(i)
+
+
+def every_row_gpu(ctx: DeviceContext, rows: I32P, count: Int) raises:
+    """See `sd_every_row`; one launch."""
+    if count > 0:
+        ctx.enqueue_function[every_row_kernel](
+            rows, Int32(count), grid_dim=ceildiv(count, BLOCK_THREADS), block_dim=BLOCK_THREADS
+        )

@@ -30,10 +30,10 @@ def sums_of() -> Shared:
 
 
 @always_inline
-def expert_of(place: Int, active: I32P, starts: I32P, experts: Int, slots: Int, t: Int) -> Tuple[Int, Int, Int]:
+def expert_of(place: Int, active: I32P, starts: I32P, experts: Int, slots: Int, shared: Int) -> Tuple[Int, Int, Int]:
     """Expert, first slot and number of slots of a block row: 0 is the shared expert; no slots: nothing to do."""
     if place == 0:
-        return (experts, slots, t)
+        return (experts, slots, shared)
     if place > Int(active[unsafe_offset=experts]):
         return (0, 0, 0)
     var e = Int(active[unsafe_offset=place - 1])
@@ -100,16 +100,16 @@ def first_tiles[fmt: Int, NT: Int](
 def first_kernel[TILES: Int](
     hidden: BF16P, x: BF16P, weights: F32P, active: I32P, starts: I32P, slot_pairs: I32P, w1: U8P, q1: U8P, w3: U8P,
     q3: U8P, s1: U8P, sq1: U8P, s3: U8P, sq3: U8P, t_: Int32, d_: Int32, inner_: Int32, k_: Int32, experts_: Int32,
-    model: F32P, mode: I32P,
+    shared: Int32, model: F32P, mode: I32P,
 ):
-    """Gives hidden planes [3, T k + T, I]; grid (I / 32, most active experts + 1)."""
+    """Gives hidden planes [3, T k + T, I]; grid (I / 32, most active experts + 1). shared: T, or 0: not here."""
     var t = Int(t_)
     var d = Int(d_)
     var inner = Int(inner_)
     var k = Int(k_)
     var experts = Int(experts_)
     var exact = is_exact(mode)
-    var own = expert_of(Int(block_idx.y), active, starts, experts, t * k, t)
+    var own = expert_of(Int(block_idx.y), active, starts, experts, t * k, Int(shared))
     var sums = sums_of()
     var e = own[0]
     var w = e * inner * (d // 2)
@@ -179,16 +179,16 @@ def second_tiles[fmt: Int, NT: Int](
 )
 def second_kernel[TILES: Int](
     results: F32P, hidden: BF16P, active: I32P, starts: I32P, w2: U8P, q2: U8P, s2: U8P, sq2: U8P, t_: Int32,
-    d_: Int32, inner_: Int32, k_: Int32, experts_: Int32, mode: I32P,
+    d_: Int32, inner_: Int32, k_: Int32, experts_: Int32, shared: Int32, mode: I32P,
 ):
-    """Gives results [T k + T, D]; grid (D / SECOND_COLUMNS, most active experts + 1)."""
+    """Gives results [T k + T, D]; grid (D / SECOND_COLUMNS, most active experts + 1). shared: T, or 0: not here."""
     var t = Int(t_)
     var d = Int(d_)
     var inner = Int(inner_)
     var slots = t * Int(k_)
     var experts = Int(experts_)
     var exact = is_exact(mode)
-    var own = expert_of(Int(block_idx.y), active, starts, experts, slots, t)
+    var own = expert_of(Int(block_idx.y), active, starts, experts, slots, Int(shared))
     var sums = sums_of()
     var w = w2.unsafe_offset(own[0] * d * (inner // 2))
     var s = q2.unsafe_offset(own[0] * d * (inner // 32))
@@ -207,30 +207,59 @@ def second_kernel[TILES: Int](
         done += 8 if few else 8 * TILES
 
 
-def experts_gpu(
-    ctx: DeviceContext, results: F32P, hidden: BF16P, x: BF16P, weights: F32P, active: I32P, starts: I32P,
-    slot_pairs: I32P, w1: U8P, q1: U8P, w3: U8P, q3: U8P, w2: U8P, q2: U8P, s1: U8P, sq1: U8P, s3: U8P, sq3: U8P,
-    s2: U8P, sq2: U8P, model: F32P, mode: I32P, t: Int, d: Int, inner: Int, k: Int, experts: Int,
+def first_gpu(
+    ctx: DeviceContext, hidden: BF16P, x: BF16P, weights: F32P, active: I32P, starts: I32P, slot_pairs: I32P, w1: U8P,
+    q1: U8P, w3: U8P, q3: U8P, s1: U8P, sq1: U8P, s3: U8P, sq3: U8P, model: F32P, mode: I32P, t: Int, d: Int,
+    inner: Int, k: Int, experts: Int, shared: Int,
 ) raises:
-    """Results [T k + T, D] of every slot from planes x; hidden planes [3, T k + T, I] are working memory."""
-    var most = min(experts, t * k) + 1
+    """Hidden planes [3, T k + T, I] of every slot from planes x; one launch. shared: T, or 0 for no shared expert."""
 
     @__parameter
     def launch[TILES: Int]() raises:
         comptime memory = memory_of[1, TILES]()
         ctx.enqueue_function[first_kernel[TILES]](
             hidden, x, weights, active, starts, slot_pairs, w1, q1, w3, q3, s1, sq1, s3, sq3, Int32(t), Int32(d),
-            Int32(inner), Int32(k), Int32(experts), model, mode, grid_dim=(ceildiv(inner, 32), most),
-            block_dim=BLOCK_THREADS, shared_mem_bytes=memory,
+            Int32(inner), Int32(k), Int32(experts), Int32(shared), model, mode,
+            grid_dim=(ceildiv(inner, 32), min(experts, t * k) + 1), block_dim=BLOCK_THREADS, shared_mem_bytes=memory,
             func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory)),
-        )
-        ctx.enqueue_function[second_kernel[TILES]](
-            results, hidden, active, starts, w2, q2, s2, sq2, Int32(t), Int32(d), Int32(inner), Int32(k),
-            Int32(experts), mode, grid_dim=(ceildiv(d, SECOND_COLUMNS), most), block_dim=BLOCK_THREADS,
-            shared_mem_bytes=memory, func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory)),
         )
 
     if t <= 8:
         launch[1]()
     else:
         launch[MANY]()
+
+
+def second_gpu(
+    ctx: DeviceContext, results: F32P, hidden: BF16P, active: I32P, starts: I32P, w2: U8P, q2: U8P, s2: U8P, sq2: U8P,
+    mode: I32P, t: Int, d: Int, inner: Int, k: Int, experts: Int, shared: Int,
+) raises:
+    """Results [T k + T, D] of every slot from hidden planes; one launch."""
+
+    @__parameter
+    def launch[TILES: Int]() raises:
+        comptime memory = memory_of[1, TILES]()
+        ctx.enqueue_function[second_kernel[TILES]](
+            results, hidden, active, starts, w2, q2, s2, sq2, Int32(t), Int32(d), Int32(inner), Int32(k),
+            Int32(experts), Int32(shared), mode, grid_dim=(ceildiv(d, SECOND_COLUMNS), min(experts, t * k) + 1),
+            block_dim=BLOCK_THREADS, shared_mem_bytes=memory,
+            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(memory)),
+        )
+
+    if t <= 8:
+        launch[1]()
+    else:
+        launch[MANY]()
+
+
+def experts_gpu(
+    ctx: DeviceContext, results: F32P, hidden: BF16P, x: BF16P, weights: F32P, active: I32P, starts: I32P,
+    slot_pairs: I32P, w1: U8P, q1: U8P, w3: U8P, q3: U8P, w2: U8P, q2: U8P, s1: U8P, sq1: U8P, s3: U8P, sq3: U8P,
+    s2: U8P, sq2: U8P, model: F32P, mode: I32P, t: Int, d: Int, inner: Int, k: Int, experts: Int,
+) raises:
+    """Results [T k + T, D] of every slot from planes x; hidden planes [3, T k + T, I] are working memory."""
+    first_gpu(
+        ctx, hidden, x, weights, active, starts, slot_pairs, w1, q1, w3, q3, s1, sq1, s3, sq3, model, mode, t, d, inner,
+        k, experts, t,
+    )
+    second_gpu(ctx, results, hidden, active, starts, w2, q2, s2, sq2, mode, t, d, inner, k, experts, t)

@@ -21,6 +21,23 @@ from .vectors import Four, load4, round4, store4
 comptime TOGETHER = 8  # results that a thread of the combination asks for at once
 
 
+@always_inline
+def sum_of(results: F32P, slot_of: I32P, r: Int, t: Int, k: Int, d: Int, i: Int) -> Four:
+    """Columns i … i + 3 of row r: its experts' results [T k + T, D] by ascending id, then the shared one's."""
+    var last = load4(results, (t * k + r) * d + i)
+    var total = Four(0)
+    for first in range(0, k, TOGETHER):
+        var slots = Array[Int32, TOGETHER](fill=0)
+        comptime for j in range(TOGETHER):
+            slots[j] = slot_of[unsafe_offset=r * k + min(first + j, k - 1)]
+        var v = Array[Four, TOGETHER](fill=Four(0))
+        comptime for j in range(TOGETHER):
+            v[j] = load4(results, Int(slots[j]) * d + i)
+        comptime for j in range(TOGETHER):
+            total = total + v[j] if first + j < k else total
+    return total + last
+
+
 def combine_kernel(
     h_out: F32P, y: F32P, results: F32P, slot_of: I32P, h: F32P, mix: F32P, t: Int32, copies: Int32, columns: Int32,
     m: Int32, k_: Int32, mode: I32P,
@@ -35,19 +52,8 @@ def combine_kernel(
         return
     var gates = mix.unsafe_offset(r * Int(m))
     var parts = load_parts(h, gates, r, i, c, d)
-    var last = load4(results, (Int(t) * k + r) * d + i)
     var exact = is_exact(mode)
-    var total = Four(0)
-    for first in range(0, k, TOGETHER):
-        var slots = Array[Int32, TOGETHER](fill=0)
-        comptime for j in range(TOGETHER):
-            slots[j] = slot_of[unsafe_offset=r * k + min(first + j, k - 1)]
-        var v = Array[Four, TOGETHER](fill=Four(0))
-        comptime for j in range(TOGETHER):
-            v[j] = load4(results, Int(slots[j]) * d + i)
-        comptime for j in range(TOGETHER):
-            total = total + v[j] if first + j < k else total
-    total = round4(total + last, exact)
+    var total = round4(sum_of(results, slot_of, r, Int(t), k, d, i), exact)
     store4(y, r * d + i, total)
     spread(h_out, total, parts, h, gates, r, i, c, d, exact)
 

@@ -247,3 +247,35 @@ def route_and_group(
         launch[FEW_EXPERTS // 32]()
     else:
         launch[MAX_EXPERTS // 32]()
+
+
+def route_alone(
+    ctx: DeviceContext, ids: I32P, weights: F32P, scores: F32P, bias: F32P, t: Int, experts: Int, k: Int, model: F32P
+) raises:
+    """One launch: ids and weights [T, k] of scores [T, E]."""
+    if experts > MAX_EXPERTS or k > MAX_CHOSEN:
+        raise Error("sd_route: the GPU kernel takes up to 1024 experts and 32 of them a token")
+
+    @__parameter
+    def launch[per: Int]() raises:
+        ctx.enqueue_function[route_kernel[per]](
+            ids, weights, scores, bias, Int32(experts), Int32(k), model, grid_dim=t, block_dim=32
+        )
+
+    if experts <= FEW_EXPERTS:
+        launch[FEW_EXPERTS // 32]()
+    else:
+        launch[MAX_EXPERTS // 32]()
+
+
+def group_alone(
+    ctx: DeviceContext, active: I32P, starts: I32P, slot_pairs: I32P, slot_of: I32P, order: I32P, ids: I32P, t: Int,
+    experts: Int, k: Int,
+) raises:
+    """One launch: results as in `group_kernel`, of ids [T, k] below `experts`."""
+    if experts > MAX_EXPERTS or k > MAX_CHOSEN:
+        raise Error("sd_experts: the GPU kernel takes up to 1023 experts and 32 of them a token")
+    ctx.enqueue_function[group_kernel](
+        active, starts, slot_pairs, slot_of, order, ids, Int32(t * k), Int32(experts), Int32(k), grid_dim=1,
+        block_dim=GROUP_THREADS,
+    )

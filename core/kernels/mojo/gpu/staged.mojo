@@ -12,7 +12,7 @@ from max.gpu.primitives.warp import shuffle_xor
 from ..common import F32P, I32P, at, bf16
 from ..quant import power_of_two_above
 from .base import BF16P, BLOCK_THREADS, is_exact, warp_max
-from .vectors import Four, load4, put_many
+from .vectors import Four, load4, put_many, store4
 
 comptime PLANES = 3
 comptime STAGED = 4 * BLOCK_THREADS  # columns of a block
@@ -151,4 +151,21 @@ def stage_both(ctx: DeviceContext, plain: BF16P, quantised: BF16P, x: F32P, t: I
     """Rows x [t, k] into plain planes [3, t, k] and, through FP8, into quantised ones; t > 0."""
     ctx.enqueue_function[stage_both_kernel](
         plain, quantised, x, Int32(k), Int32(t * k), mode, grid_dim=(t, ceildiv(k, STAGED)), block_dim=BLOCK_THREADS
+    )
+
+
+def stage_back_kernel(x: F32P, columns: Int32, mode: I32P):
+    """Rows x [T, K] through FP8, in place; grid as `stage_kernel`."""
+    var k = Int(columns)
+    var r = Int(block_idx.x)
+    var i = Int(block_idx.y) * STAGED + Int(thread_idx.x) * 4
+    var v = fp8_quad(load4(x, r * k + min(i, k - 4)), is_exact(mode))
+    if i < k:
+        store4(x, r * k + i, v)
+
+
+def stage_back(ctx: DeviceContext, x: F32P, t: Int, k: Int, mode: I32P) raises:
+    """Rows x [t, k] through FP8, in place; t > 0."""
+    ctx.enqueue_function[stage_back_kernel](
+        x, Int32(k), mode, grid_dim=(t, ceildiv(k, STAGED)), block_dim=BLOCK_THREADS
     )

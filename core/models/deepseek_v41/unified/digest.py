@@ -25,6 +25,8 @@ _SOURCES = (
     "batch.py",
     "cache/leaves.py",
     "checkpoint/inventory.py",
+    "device_layout.py",
+    "drivers/decode.py",
     "drivers/input_types.py",
     "drivers/phases.py",
     "kernels/*.py",
@@ -43,6 +45,11 @@ _SEQUENTIAL_SOURCES = (
     "models/deepseek_v41/eagle.py",
     "models/deepseek_v41/unified/eagle_driver.py",
 )
+_PARALLEL_SOURCES = (
+    "checkpoint/sharding/splits.py",
+    "drivers/spread.py",
+    "models/deepseek_v41/parallel/*.py",
+)
 _GPU_SOURCES = ("kernels/mojo/gpu/*.mojo",)
 # These reach the graph as values of its weights only.
 VALUES = (
@@ -59,13 +66,14 @@ VALUES = (
 )
 
 
-def source_files(*, gpu: bool = False, sequential: bool = False) -> Iterator[Path]:
+def source_files(*, gpu: bool = False, sequential: bool = False, parallel: bool = False) -> Iterator[Path]:
     """The sources that a step graph is traced and compiled from, in a fixed order.
 
-    `gpu`: those of a GPU's too; `sequential`: of the driver with an autoregressive drafter instead of the block one.
+    `gpu`: those of a GPU's too; `sequential`: of the driver with an autoregressive drafter instead of the block one;
+    `parallel`: of a model on several devices too.
     """
     drivers = _SEQUENTIAL_SOURCES if sequential else _BLOCK_SOURCES
-    for pattern in (*_SOURCES, *drivers, *(_GPU_SOURCES if gpu else ())):
+    for pattern in (*_SOURCES, *drivers, *(_PARALLEL_SOURCES if parallel else ()), *(_GPU_SOURCES if gpu else ())):
         yield from sorted(CORE.glob(pattern))
 
 
@@ -76,8 +84,12 @@ def graph_digest(
     structured_output: bool = False,
     gpu: bool = False,
     drafter: EagleConfig | None = None,
+    layout: str | None = None,
 ) -> str:
-    """A hex digest that is equal for equal step graphs; it needs neither MAX nor the weights."""
+    """A hex digest that is equal for equal step graphs; it needs neither MAX nor the weights.
+
+    layout: of several devices; None for one.
+    """
     text = {name: value for name, value in asdict(config.text_config).items() if name not in VALUES}
     shape = {
         "format": FORMAT,
@@ -85,9 +97,10 @@ def graph_digest(
         "pages": asdict(pages),
         "structured_output": structured_output,
         "drafter": None if drafter is None else asdict(drafter),
+        "layout": layout,
     }
     digest = hashlib.sha256(json.dumps(shape, sort_keys=True).encode())
-    for path in source_files(gpu=gpu, sequential=drafter is not None):
+    for path in source_files(gpu=gpu, sequential=drafter is not None, parallel=layout is not None):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(CORE).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from max.graph import DeviceRef, Graph
+from max.graph import DeviceRef, Graph, TensorValue
 
 from specdecode.core.batch import BlockBatch
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.drivers.block import BlockDriver
 from specdecode.core.drivers.input_types import (
     MERGED_ROWS_DIM,
@@ -20,17 +22,20 @@ from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41 import probe as probing
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config, TextConfig
 from specdecode.core.models.deepseek_v41.model import DeepseekV41WithDSpark
-from specdecode.core.models.deepseek_v41.target import EngramTable, TargetHidden
+from specdecode.core.models.deepseek_v41.parallel.model import ParallelDeepseekV41
+from specdecode.core.models.deepseek_v41.parallel.shares import rank_weights
+from specdecode.core.models.deepseek_v41.target import EngramTable
 from specdecode.core.models.deepseek_v41.unified.signature import OUTPUTS, StepSignature, engram_inputs, input_spec
+from specdecode.core.models.deepseek_v41.weights import WeightTable
 
 
-class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden], StepSignature):
+class UnifiedDSparkDeepseekV41(BlockDriver[Any, Any], StepSignature):
     """Verifies drafts with the target model and drafts blocks with DSpark.
 
     Args:
         config: the checkpoint's configuration.
         speculative_config: draft tokens per step.
-        specs: the canonical inputs.
+        specs: the canonical inputs, and the devices.
         model: target and drafter in the current graph; None for a driver that only answers `input_types()` and
             `decode_inputs()`.
         trailing_input_types: the model's own inputs, after the canonical ones.
@@ -54,6 +59,7 @@ class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden], StepSignature):
                 f"{block} (dspark_block_size), so 0 to {block} work"
             )
         self.config, self.speculative_config, self._model = config, speculative_config, model
+        self._copies: list[DeepseekV41WithDSpark] | None = None
         StepSignature.__init__(self, specs, trailing_input_types, structured_output=enable_structured_output)
         if model is not None:
             BlockDriver.__init__(self, target=model, draft=model)
@@ -61,42 +67,76 @@ class UnifiedDSparkDeepseekV41(BlockDriver[TargetHidden], StepSignature):
     def shard(
         self, devices: Sequence[DeviceRef], engram_host_tables: Sequence[EngramTable]
     ) -> list[DeepseekV41WithDSpark]:
-        """The per-device copies that both roles run on; on one device, the target itself.
+        """Run both roles on per-device copies of the model; once.
+
+        Args:
+            devices: those of the signature.
+            engram_host_tables: for each device, one per Engram layer, in order.
+
+        Returns:
+            The copies, one per device; on one device the model itself.
 
         Raises:
-            ValueError: without a model, or with several devices (not supported yet).
+            ValueError: without a model, a second time, or with other devices or numbers of tables.
         """
-        if self._model is None:
+        layout, model = self.specs.layout, self._model
+        if model is None:
             raise ValueError("this driver was built with model=None: it only answers for the graph's signature")
-        if len(devices) != 1 or list(engram_host_tables) != list(self._model.tables):
-            raise ValueError(f"sharding over {len(devices)} devices is not supported: the model runs on one")
-        return [self._model]
+        if self._copies is not None:
+            raise ValueError("the model is sharded already: shard() is called once, after the weights are loaded")
+        if tuple(devices) != layout.devices:
+            raise ValueError(f"sharding over {list(devices)}, but the graph's signature has {list(layout.devices)}")
+        layers = len(model.tables)
+        if len(engram_host_tables) != layers * layout.count:
+            raise ValueError(
+                f"{len(engram_host_tables)} Engram tables for {layers} Engram layers on {layout.count} devices"
+            )
+        self._copies = [model]
+        if layout.count > 1:
+            shared: dict[str, TensorValue] = {}
+            self._copies = [
+                model.on_device(
+                    device,
+                    WeightTable(rank_weights(self.config, layout, rank), device, shared if layout.logical else None),
+                    engram_host_tables[rank * layers : (rank + 1) * layers],
+                )
+                for rank, device in enumerate(layout.devices)
+            ]
+            both = ParallelDeepseekV41(self._copies, layout)
+            BlockDriver.__init__(self, target=both, draft=both)
+        return self._copies
 
 
-def engram_tables(text: TextConfig, batch: BlockBatch) -> list[EngramTable]:
-    """The Engram tables among a graph's inputs, in order."""
+def engram_tables(text: TextConfig, batch: BlockBatch, layout: DeviceLayout) -> list[list[EngramTable]]:
+    """Each device's Engram tables among a graph's inputs, in order."""
     return [
-        EngramTable(weight=batch.extra[f"engram.{layer}.weight"], scale=batch.extra[f"engram.{layer}.scale"])
-        for layer in text.engram_layer_ids
+        [
+            EngramTable(
+                weight=batch.extra[layout.named(f"engram.{layer}.weight", rank)],
+                scale=batch.extra[layout.named(f"engram.{layer}.scale", rank)],
+            )
+            for layer in text.engram_layer_ids
+        ]
+        for rank in range(layout.count)
     ]
 
 
 def build_graph(
     config: DeepseekV41Config,
     pages: PageLayout,
-    device: DeviceRef,
+    layout: DeviceLayout,
     *,
     probe: bool = False,
     structured_output: bool = False,
 ) -> tuple[Graph, list[str]]:
     """The step's graph, and the names of its outputs.
 
-    With `probe`, four more inputs follow (see `probe.py`), and every inner value is an output.
+    With `probe`, on one device, four more inputs follow (see `probe.py`), and every inner value is an output.
     """
-    text = config.text_config
-    specs = input_spec(config, pages, device)
+    text, device = config.text_config, layout.first
+    specs = input_spec(config, pages, layout)
     speculation = SpeculativeConfig(num_speculative_tokens=text.dspark_block_size)
-    trailing = engram_inputs(text, device)
+    trailing = engram_inputs(text, layout)
     signature = UnifiedDSparkDeepseekV41(
         config,
         speculation,
@@ -111,9 +151,9 @@ def build_graph(
         types += probing.probe_input_types(text, device, MERGED_ROWS_DIM)
     with Graph("specdecode_step", input_types=types, custom_extensions=[kernel_package()]) as graph:
         batch = signature.decode_inputs(graph.inputs[:count])
-        tables = engram_tables(text, batch)
+        tables = engram_tables(text, batch, layout)
         taken = probing.Probe(text, [v.tensor for v in graph.inputs[count:]], device) if probe else None
-        model = DeepseekV41WithDSpark(config, pages, tables, device, probe=taken)
+        model = DeepseekV41WithDSpark(config, pages, tables[0], device, probe=taken)
         step = UnifiedDSparkDeepseekV41(
             config,
             speculation,
@@ -122,6 +162,7 @@ def build_graph(
             trailing_input_types=trailing,
             enable_structured_output=structured_output,
         )
+        step.shard(layout.devices, [table for own in tables for table in own])
         outputs = step(batch)
         names = [*OUTPUTS, *(["engram_lookback_history"] if outputs.extra else [])]
         inner = taken.outputs if taken is not None else {}

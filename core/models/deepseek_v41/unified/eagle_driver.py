@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from max.graph import DeviceRef, Graph
 
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.drivers.input_types import NamedInput, SpecDecodeInputTypeSpec
 from specdecode.core.drivers.sequential import SequentialDriver
 from specdecode.core.kernels import kernel_package
@@ -22,7 +23,7 @@ from specdecode.core.models.deepseek_v41.unified.signature import (
     engram_inputs,
     input_spec,
 )
-from specdecode.core.models.deepseek_v41.weights import WeightTable
+from specdecode.core.models.deepseek_v41.weights import WeightTable, graph_weights
 
 
 class UnifiedEagleDeepseekV41(SequentialDriver[TargetHidden, EagleState], StepSignature):
@@ -49,9 +50,9 @@ class UnifiedEagleDeepseekV41(SequentialDriver[TargetHidden, EagleState], StepSi
             SequentialDriver.__init__(self, target=target, draft=drafter)
 
 
-def trailing_inputs(config: DeepseekV41Config, device: DeviceRef) -> list[NamedInput]:
+def trailing_inputs(config: DeepseekV41Config, layout: DeviceLayout) -> list[NamedInput]:
     """The drafter's own inputs, then the target's."""
-    return [*drafter_inputs(device), *engram_inputs(config.text_config, device)]
+    return [*drafter_inputs(layout.first), *engram_inputs(config.text_config, layout)]
 
 
 def build_eagle_graph(
@@ -63,15 +64,16 @@ def build_eagle_graph(
     structured_output: bool = False,
 ) -> tuple[Graph, list[str]]:
     """The step's graph, and the names of its outputs."""
-    specs, trailing = input_spec(config, pages, device), trailing_inputs(config, device)
+    layout = DeviceLayout.single(device)
+    specs, trailing = input_spec(config, pages, layout), trailing_inputs(config, layout)
     signature = UnifiedEagleDeepseekV41(
         specs, target=None, drafter=None, trailing_input_types=trailing, enable_structured_output=structured_output
     )
     name = "specdecode_eagle_step"
     with Graph(name, input_types=signature.input_types(), custom_extensions=[kernel_package()]) as graph:
         batch = signature.decode_inputs(graph.inputs)
-        weights = WeightTable(config, device, drafter)
-        target = DeepseekV41Target(config, pages, engram_tables(config.text_config, batch), device, weights)
+        weights = WeightTable(graph_weights(config, drafter), device)
+        target = DeepseekV41Target(config, pages, engram_tables(config.text_config, batch, layout)[0], device, weights)
         step = UnifiedEagleDeepseekV41(
             specs,
             target=target,

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from max.driver import Buffer
 from max.dtype import DType
 
-from specdecode.core.cache.leaves import KVCacheInputs
+from specdecode.core.cache.leaves import DeviceCaches, KVCacheInputs
 
 _T = TypeVar("_T")
 
@@ -48,7 +48,7 @@ class UnifiedSpecDecodeInputs:
         structured_output: whether the graph takes the three mask buffers.
     """
 
-    kv_cache_inputs: KVCacheInputs | None = None
+    kv_cache_inputs: KVCacheInputs | DeviceCaches | None = None
     lora_buffers: Sequence[Buffer] = ()
     vision_embeddings: list[Buffer] = field(default_factory=list)
     vision_scatter_indices: list[Buffer] = field(default_factory=list)
@@ -116,18 +116,18 @@ class SequentialInputs:
 class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
     """Graph inputs for one step of target-plus-drafter decoding.
 
-    Fields that only several devices, adapters or images need exist and are refused when set: nothing that is
-    given is ignored.
+    Fields that only adapters, images, or other devices than those of this step need exist and are refused when set:
+    nothing that is given is ignored. There are as many devices as `vision_embeddings` has buffers.
 
     Attributes:
         tokens: int64 [S] new token ids of all requests.
         input_row_offsets: uint32 [B + 1], where each request's tokens begin, and the end.
         return_n_logits: int64 [1]; 1, the logits of each request's last token and of its drafts.
-        signal_buffers: empty on one device.
-        host_input_row_offsets: several devices only.
-        data_parallel_splits: int64 [replicas + 1] request boundaries of each replica; several devices only.
-        batch_context_lengths: int32 [1] per device; several devices only.
-        ep_buffers: expert-parallel communication; several devices only.
+        signal_buffers: one per device, where devices wait for each other; none on one device or its logical shards.
+        host_input_row_offsets: the row offsets again, in the host's memory; only under data parallelism.
+        data_parallel_splits: int64 [replicas + 1] request boundaries of each replica; only under data parallelism.
+        batch_context_lengths: int32 [1] per device, its replica's summed context; only under data parallelism.
+        ep_buffers: float32 [rows, D] per device, its experts' results; only under data parallelism.
         engram_lookback_ids: int64 [B, n - 1] raw ids just before each chunk, -1 before the sequence's start.
         engram_lookback_source: int64 [B] row of the history to read instead; -1 reads the ids.
         engram_lookback_history: int64 [rows, n - 1] windows that the previous step recorded, one a request.
@@ -158,7 +158,7 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
             ValueError: an input that this graph takes is not set, or one that it does not take is.
         """
         self._refuse_unsupported()
-        caches = _given("kv_cache_inputs", self.kv_cache_inputs)
+        caches = cast("KVCacheInputs | DeviceCaches", _given("kv_cache_inputs", self.kv_cache_inputs))
         drafts = _given("draft_tokens", self.draft_tokens)
         blocks = ("draft_slot_ids", "draft_block_offsets")
         masks = _MASKS if self.structured_output else ()
@@ -168,8 +168,13 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
             *self.vision_embeddings,
             *self.vision_scatter_indices,
             self.input_row_offsets,
+            *self._optional("host_input_row_offsets"),
             self.return_n_logits,
+            *self._optional("data_parallel_splits"),
+            *self.signal_buffers,
             *caches.buffers,
+            *self.batch_context_lengths,
+            *self.ep_buffers,
             drafts,
             *(_given(name, getattr(self, name)) for name in ("draft_probs_full", *_SAMPLING)),
             *_given("law", self.law).buffers,
@@ -178,6 +183,10 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
             *self._engram(),
             _placeholder(merged),
         )
+
+    def _optional(self, name: str) -> tuple[Buffer, ...]:
+        value = getattr(self, name)
+        return () if value is None else (value,)
 
     def _drafter(self, merged: int) -> tuple[Buffer, ...]:
         if self.sequential is None:
@@ -196,48 +205,59 @@ class UnifiedDSparkDeepseekV41Inputs(UnifiedSpecDecodeInputs):
 
     def _refuse_unsupported(self) -> None:
         for name, why in _REFUSED.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, Buffer) or len(value)):
+            if _set(getattr(self, name)):
                 raise ValueError(f"{name} is set, but {why}; leave it out")
-        if len(self.vision_embeddings) != 1 or len(self.vision_scatter_indices) != 1:
+        images, scatter = len(self.vision_embeddings), len(self.vision_scatter_indices)
+        if images != scatter or not images:
             raise ValueError(
-                f"vision_embeddings and vision_scatter_indices hold {len(self.vision_embeddings)} and "
-                f"{len(self.vision_scatter_indices)} buffers; they need one per device, of zero rows "
-                "without images: no_images(hidden_size) makes them"
+                f"vision_embeddings and vision_scatter_indices hold {images} and {scatter} buffers; they need one per "
+                "device, of zero rows without images: no_images(hidden_size) makes them"
             )
-        rows = (self.vision_embeddings[0].shape[0], self.vision_scatter_indices[0].shape[0])
-        if rows != (0, 0):
-            raise ValueError(f"{max(rows)} image rows are set, but images are not supported; give zero rows")
+        rows = max(buffer.shape[0] for buffer in (*self.vision_embeddings, *self.vision_scatter_indices))
+        if rows:
+            raise ValueError(f"{rows} image rows are set, but images are not supported; give zero rows")
+        self._refuse_other_devices(images)
         if not self.structured_output:
             for name in _MASKS:
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} is set, but structured_output is False: no graph input takes it")
 
+    def _refuse_other_devices(self, count: int) -> None:
+        """Signal buffers for all devices or none; what data parallelism needs, whole or not at all."""
+        if len(self.signal_buffers) not in (0, count) or (count == 1 and self.signal_buffers):
+            raise ValueError(
+                f"signal_buffers is set to {len(self.signal_buffers)} buffers, but this graph has {count} device(s)"
+            )
+        given = [name for name in _DATA_PARALLEL if _set(getattr(self, name))]
+        if not given:
+            return
+        if count == 1:
+            raise ValueError(f"{given[0]} is set, but this graph runs on one device; leave it out")
+        for name in _DATA_PARALLEL:
+            value = _given(name, getattr(self, name))
+            if not isinstance(value, Buffer) and len(value) != count:
+                raise ValueError(f"{name} has {len(value)} buffers, but this graph has {count} devices")
 
+
+def _set(value: object) -> bool:
+    return value is not None and (isinstance(value, Buffer) or len(cast("Sequence[Buffer]", value)) > 0)
+
+
+_DATA_PARALLEL = ("host_input_row_offsets", "data_parallel_splits", "batch_context_lengths", "ep_buffers")
 _SAMPLING = ("seed", "temperature", "top_k", "max_k", "top_p", "min_top_p")
 _MASKS = ("pinned_bitmask", "wait_payload", "device_bitmask_scratch")
 _LOOKBACK = ("engram_lookback_ids", "engram_lookback_source", "engram_lookback_history")
 _REFUSED = {
-    **dict.fromkeys(
-        (
-            "signal_buffers",
-            "host_input_row_offsets",
-            "data_parallel_splits",
-            "batch_context_lengths",
-            "ep_buffers",
-        ),
-        "this graph runs on one device",
-    ),
     "lora_buffers": "adapters are not supported",
     "hidden_states": "this graph keeps the drafter's hidden states inside",
     "in_thinking_phase": "acceptance is the same in every phase",
 }
 
 
-def no_images(hidden_size: int) -> tuple[list[Buffer], list[Buffer]]:
-    """`vision_embeddings` and `vision_scatter_indices` of a step without images, on one device."""
+def no_images(hidden_size: int, devices: int = 1) -> tuple[list[Buffer], list[Buffer]]:
+    """`vision_embeddings` and `vision_scatter_indices` of a step without images."""
     rows = Buffer.from_numpy(np.zeros((0, 2 * hidden_size), np.uint8)).view(DType.bfloat16, [0, hidden_size])
-    return [rows], [Buffer.from_numpy(np.zeros(0, np.int32))]
+    return [rows] * devices, [Buffer.from_numpy(np.zeros(0, np.int32))] * devices
 
 
 def _given(name: str, value: _T | None) -> _T:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from max.driver import Buffer
+from max.graph import DeviceRef
 from numpy.typing import NDArray
 
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.engine.step import StepResult, StepRow
 from specdecode.core.engine.threads import ThreadTuner
 from specdecode.core.kernels.settings import THREADS, PageLayout
@@ -63,7 +65,10 @@ class UnifiedDSparkDeepseekV41Model:
         config: the checkpoint's configuration.
         graph: the initialised step graph.
         pages: layout of the cache pages.
-        leaves: the cache leaves [pages, …].
+        leaves: the first device's cache leaves [pages, …].
+        peers: the leaves of the other devices.
+        layout: the devices; None: one.
+        signal_buffers, ep_buffers: what the layout needs of each, one per device or none.
         engram_host_buffers: per Engram layer its table and scales, in the graph's order.
         max_length: the longest sequence to run, prompt and output together.
         mode: int32 [2], the memory of the weight `derived.mode`; its thread count is set before every step. None
@@ -86,8 +91,13 @@ class UnifiedDSparkDeepseekV41Model:
         mode: NDArray[np.int32] | None = None,
         device: Device | None = None,
         drafter: EagleConfig | None = None,
+        peers: Sequence[Mapping[str, Buffer]] = (),
+        layout: DeviceLayout | None = None,
+        signal_buffers: Sequence[Buffer] = (),
+        ep_buffers: Sequence[Buffer] = (),
     ) -> None:
         text = config.text_config
+        layout = layout or DeviceLayout.single(DeviceRef.CPU())
         self.config, self.leaves = config, leaves
         self._graph, self._tables = graph, tuple(engram_host_buffers)
         runtime = BatchRuntime(
@@ -97,10 +107,15 @@ class UnifiedDSparkDeepseekV41Model:
             structured_output=True,
             drafter=drafter,
             device=device,
+            peers=peers,
+            layout=layout,
+            signal_buffers=signal_buffers,
         )
         self.batch_processor = self.batch_processor_cls(config, runtime)
+        self.batch_processor.bind_ep_buffers(ep_buffers)
+        self.replicas = layout.replicas
         self.page_size = pages.page_size
-        self.num_pages = int(leaves["window"].shape[0])
+        self.num_pages = int(leaves["window"].shape[0]) * layout.replicas
         self.block_size = runtime.num_draft_tokens
         self.vocab_size = text.vocab_size
         self.max_length = max_length

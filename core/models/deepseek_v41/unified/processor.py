@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from max.driver import Buffer
+from max.graph import DeviceRef
 
-from specdecode.core.cache.leaves import KVCacheInputs
+from specdecode.core.cache.leaves import DeviceCaches, KVCacheInputs
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
@@ -29,6 +31,7 @@ from specdecode.core.models.deepseek_v41.unified.limits import (
     mask_rows,
     probs_rows,
 )
+from specdecode.core.models.deepseek_v41.unified.replicas import context_lengths, splits_of, spread_caches
 
 if TYPE_CHECKING:
     from max.driver import Device
@@ -41,7 +44,10 @@ class BatchRuntime:
     """What a batch needs beside its rows.
 
     Attributes:
-        leaves: the cache leaves [pages, …].
+        leaves: the first device's cache leaves [pages, …].
+        peers: the leaves of the other devices; on logical shards too, each has its own.
+        layout: the devices.
+        signal_buffers: one per device, where the layout needs them.
         page_size: tokens per page.
         engram_host_buffers: the Engram tables and scales in graph order; bound by the model when empty.
         num_draft_tokens: draft positions K of `prepare_initial_token_inputs`.
@@ -59,6 +65,17 @@ class BatchRuntime:
     structured_output: bool = False
     drafter: EagleConfig | None = None
     device: Device | None = None
+    peers: Sequence[Mapping[str, Buffer]] = ()
+    layout: DeviceLayout = field(default_factory=lambda: DeviceLayout.single(DeviceRef.CPU()))
+    signal_buffers: Sequence[Buffer] = ()
+
+    def __post_init__(self) -> None:
+        counts = (1 + len(self.peers), len(self.signal_buffers))
+        if counts != (self.layout.count, self.layout.signals):
+            raise ValueError(
+                f"{counts[0]} sets of leaves and {counts[1]} signal buffers, but {self.layout.count} devices need "
+                f"{self.layout.count} and {self.layout.signals}"
+            )
 
 
 class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
@@ -80,42 +97,55 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
         # Rows of a drafting request's first call: its block, or the one token that an autoregressive drafter runs.
         self._slots = self._block if runtime.drafter is None else 1
         self._depth = text.engram_max_ngram_size - 1 if text.engram_layer_ids else 0
-        self._pages = min(leaf.shape[0] for leaf in runtime.leaves.values())
-        self._no_images = no_images(text.hidden_size)
+        self._all_leaves = (runtime.leaves, *runtime.peers)
+        self._own_pages = min(leaf.shape[0] for leaves in self._all_leaves for leaf in leaves.values())
+        self._pages = self._own_pages * runtime.layout.replicas
+        self._no_images = no_images(text.hidden_size, runtime.layout.count)
+        self._ep_buffers: tuple[Buffer, ...] = ()
+        self._choices = max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)
         self._limited: set[tuple[str, tuple[int, ...]]] = set()
         self._vocab = text.vocab_size
 
     def bind_ep_buffers(self, buffers: Sequence[Buffer]) -> None:
-        """Bind the expert-parallel buffers made at model load; on one device there are none.
+        """Bind the expert-parallel buffers made at model load, float32 [rows, D], one per device.
 
         Raises:
-            ValueError: some are given: this model runs on one device.
+            ValueError: another number of them than the layout needs, which is none without data parallelism.
         """
-        if len(buffers):
-            raise ValueError(f"{len(buffers)} expert-parallel buffers, but this model runs on one device")
+        layout = self.runtime.layout
+        need = layout.count if layout.data_parallel else 0
+        if len(buffers) != need:
+            raise ValueError(f"{len(buffers)} expert-parallel buffers, but {layout} needs {need}")
+        self._ep_buffers = tuple(buffers)
 
     def prepare_initial_token_inputs(
         self,
         replica_batches: Sequence[Sequence[StepRow]],
-        kv_cache_inputs: KVCacheInputs | None = None,
+        kv_cache_inputs: KVCacheInputs | DeviceCaches | None = None,
         return_n_logits: int = 1,
     ) -> UnifiedDSparkDeepseekV41Inputs:
         """The inputs of one step at the runtime's draft width.
 
         Args:
-            replica_batches: one batch; several replicas need several devices.
+            replica_batches: the requests of each replica; one batch without data parallelism.
             kv_cache_inputs: caches of the batch; None makes them from the rows and the runtime's leaves.
             return_n_logits: 1, the logits of each request's last token (and of its drafts).
 
         Raises:
-            ValueError: another number of replicas or logits, or a row that `prepare` refuses.
+            ValueError: another number of replicas or logits, a row among those of another replica, or a row that
+                `prepare` refuses.
         """
-        if len(replica_batches) != 1:
-            raise ValueError(f"{len(replica_batches)} replica batches, but this model runs on one device")
+        replicas = self.runtime.layout.replicas
+        if len(replica_batches) != replicas:
+            raise ValueError(f"{len(replica_batches)} replica batches, but this model has {replicas} replica(s)")
         if return_n_logits != 1:
             raise ValueError(f"return_n_logits is {return_n_logits}; the graph returns the last token's, so only 1")
+        for replica, batch in enumerate(replica_batches):
+            for row in batch:
+                if row.pages and row.pages[0] // self._own_pages != replica:
+                    raise ValueError(f"a row of replica {replica} has pages of another one: {row.pages}")
         return self.prepare(
-            replica_batches[0],
+            [row for batch in replica_batches for row in batch],
             width=self.runtime.num_draft_tokens,
             draft=self.runtime.draft,
             kv_cache_inputs=kv_cache_inputs,
@@ -127,7 +157,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
         *,
         width: int,
         draft: bool,
-        kv_cache_inputs: KVCacheInputs | None = None,
+        kv_cache_inputs: KVCacheInputs | DeviceCaches | None = None,
         history: Buffer | None = None,
         sources: Sequence[int] | None = None,
     ) -> UnifiedDSparkDeepseekV41Inputs:
@@ -142,8 +172,8 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
             sources: row of the history that holds each request's lookback; -1 reads `StepRow.lookback`.
 
         Raises:
-            ValueError: a row that does not fit the width, its pages or its lookback, or a source that the
-                history lacks.
+            ValueError: a row that does not fit the width, its pages or its lookback, a source that the history lacks,
+                or under data parallelism rows that are not replica-major or too many for the experts' buffers.
         """
         if not rows or not 0 <= width <= self._block:
             raise ValueError(f"a step needs rows and a width of 0 to {self._block}: {len(rows)} rows, {width=}")
@@ -153,6 +183,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
             self._limited.clear()
         b = len(rows)
         fill = self._filled
+        self._check_experts(rows, width, draft)
         caches = kv_cache_inputs if kv_cache_inputs is not None else self._caches(rows)
         ends = [0, *accumulate(len(row.tokens) for row in rows)]
         limited = self._limits(rows)
@@ -161,7 +192,8 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
             tokens=fill("tokens", np.int64, (ends[-1],), list(chain.from_iterable(r.tokens for r in rows))),
             input_row_offsets=fill("input_row_offsets", np.uint32, (b + 1,), ends),
             return_n_logits=self._constant("return_n_logits", np.int64, (1,), 1),
-            signal_buffers=[],
+            signal_buffers=list(self.runtime.signal_buffers),
+            **self._distributed(rows, ends),
             **(self._lookback(rows, history, sources) if self._depth else {}),
             engram_host_buffers=self.runtime.engram_host_buffers,
             kv_cache_inputs=caches,
@@ -198,13 +230,48 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
         if not 0 <= min(row.pages) <= max(row.pages) < self._pages:
             raise ValueError(f"row {place} names a page outside the {self._pages} of the caches: {row.pages}")
 
-    def _caches(self, rows: Sequence[StepRow]) -> KVCacheInputs:
+    def _check_experts(self, rows: Sequence[StepRow], width: int, draft: bool) -> None:
+        """Refuse more rows than the experts' buffers hold results of."""
+        if not self.runtime.layout.data_parallel:
+            return
+        if not self._ep_buffers:
+            raise ValueError("the expert-parallel buffers are not bound: bind_ep_buffers() binds them")
+        merged = sum(len(row.tokens) + width for row in rows)
+        most = max(merged, len(rows) * self._block if draft else 0) * self._choices
+        if most > self._ep_buffers[0].shape[0]:
+            raise ValueError(
+                f"a step of {merged} rows needs {most} rows in the expert-parallel buffers, which have "
+                f"{self._ep_buffers[0].shape[0]}"
+            )
+
+    def _distributed(self, rows: Sequence[StepRow], ends: Sequence[int]) -> dict[str, Any]:
+        """Data parallelism's own inputs."""
+        if not self.runtime.layout.data_parallel:
+            return {}
+        splits = self._splits(rows)
+        return {
+            "host_input_row_offsets": self._filled("host_input_row_offsets", np.uint32, (len(ends),), ends),
+            "data_parallel_splits": self._filled("data_parallel_splits", np.int64, (len(splits),), splits),
+            "batch_context_lengths": [
+                self._filled(f"batch_context_length.{rank}", np.int32, (1,), [length])
+                for rank, length in enumerate(context_lengths(rows, splits))
+            ],
+            "ep_buffers": self._ep_buffers,
+        }
+
+    def _splits(self, rows: Sequence[StepRow]) -> list[int]:
+        return splits_of(rows, self.runtime.layout.replicas, self._own_pages)
+
+    def _caches(self, rows: Sequence[StepRow]) -> KVCacheInputs | DeviceCaches:
+        if self.runtime.layout.data_parallel:
+            return spread_caches(
+                rows, self._all_leaves, self._splits(rows), self._own_pages, self._filled, self._ragged
+            )
         pages = max(len(row.pages) for row in rows)
-        return KVCacheInputs(
-            leaves=self.runtime.leaves,
-            cache_lengths=self._filled("cache_lengths", np.uint32, (len(rows),), [r.cache_length for r in rows]),
-            lookup_table=self._ragged("lookup_table", np.uint32, [r.pages for r in rows], pages, 0),
-        )
+        lengths = self._filled("cache_lengths", np.uint32, (len(rows),), [r.cache_length for r in rows])
+        table = self._ragged("lookup_table", np.uint32, [r.pages for r in rows], pages, 0)
+        caches = [KVCacheInputs(leaves=own, cache_lengths=lengths, lookup_table=table) for own in self._all_leaves]
+        return caches[0] if len(caches) == 1 else DeviceCaches(devices=tuple(caches))
 
     def _lookback(
         self, rows: Sequence[StepRow], history: Buffer | None, sources: Sequence[int] | None

@@ -10,6 +10,8 @@ from max.graph import DeviceRef, TensorType, Value
 
 from specdecode.core.batch import BlockBatch
 from specdecode.core.cache.leaves import leaf_shapes
+from specdecode.core.device_layout import DeviceLayout
+from specdecode.core.drivers.decode import decode
 from specdecode.core.drivers.input_types import (
     CPU,
     FOLLOWING,
@@ -17,7 +19,6 @@ from specdecode.core.drivers.input_types import (
     GraphInput,
     NamedInput,
     SpecDecodeInputTypeSpec,
-    decode,
 )
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config, TextConfig
@@ -51,11 +52,11 @@ class StepSignature:
 
     def decode_inputs(self, values: Sequence[Value[Any]]) -> BlockBatch:
         """The graph's input values as a batch."""
-        return decode(self._inputs, values, self.specs.device)
+        return decode(self._inputs, values, self.specs.layout)
 
 
-def engram_inputs(text: TextConfig, device: DeviceRef) -> list[NamedInput]:
-    """The model's own inputs: the lookback window, then each Engram layer's host table and scales."""
+def engram_inputs(text: TextConfig, layout: DeviceLayout) -> list[NamedInput]:
+    """The model's own inputs: the lookback window, then each device's host table and scales of each Engram layer."""
     if not text.engram_layer_ids:
         return []
     depth = text.engram_max_ngram_size - 1
@@ -66,27 +67,28 @@ def engram_inputs(text: TextConfig, device: DeviceRef) -> list[NamedInput]:
     )
     shapes = (["batch", depth], ["batch"], ["history_rows", depth])
     inputs = [
-        NamedInput(name=name, type=TensorType(DType.int64, shape, device), meaning=meaning)
+        NamedInput(name=name, type=TensorType(DType.int64, shape, layout.first), meaning=meaning)
         for name, shape, meaning in zip(LOOKBACK, shapes, meanings, strict=True)
     ]
     width = text.engram_head_dim
-    for layer, rows in zip(text.engram_layer_ids, text.engram_num_embeddings, strict=True):
-        for part, columns in (("weight", width), ("scale", width // 32)):
-            inputs.append(
-                NamedInput(
-                    name=f"engram.{layer}.{part}",
-                    type=TensorType(DType.uint8, [rows, columns], DeviceRef.CPU()),
-                    meaning=f"host table of layer {layer}",
+    for rank in range(layout.count):
+        for layer, rows in zip(text.engram_layer_ids, text.engram_num_embeddings, strict=True):
+            for part, columns in (("weight", width), ("scale", width // 32)):
+                inputs.append(
+                    NamedInput(
+                        name=layout.named(f"engram.{layer}.{part}", rank),
+                        type=TensorType(DType.uint8, [rows, columns], DeviceRef.CPU()),
+                        meaning=f"host table of layer {layer}",
+                    )
                 )
-            )
     return inputs
 
 
-def input_spec(config: DeepseekV41Config, pages: PageLayout, device: DeviceRef) -> SpecDecodeInputTypeSpec:
+def input_spec(config: DeepseekV41Config, pages: PageLayout, layout: DeviceLayout) -> SpecDecodeInputTypeSpec:
     """The canonical inputs of this model."""
     text = config.text_config
     return SpecDecodeInputTypeSpec(
-        device=device,
+        layout=layout,
         hidden_size=text.hidden_size,
         vocab_size=text.vocab_size,
         leaves=leaf_shapes(text, pages),

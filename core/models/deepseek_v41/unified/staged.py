@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from max.driver import Buffer
 
-from specdecode.core.cache.leaves import KVCacheInputs
+from specdecode.core.cache.leaves import DeviceCaches, KVCacheInputs
 from specdecode.core.engine.staging import Frame, Name, Pair, Recent, pinned_bytes, typed
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
@@ -68,7 +68,7 @@ class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
         *,
         width: int,
         draft: bool,
-        kv_cache_inputs: KVCacheInputs | None = None,
+        kv_cache_inputs: KVCacheInputs | DeviceCaches | None = None,
         history: Buffer | None = None,
         sources: Sequence[int] | None = None,
     ) -> UnifiedDSparkDeepseekV41Inputs:
