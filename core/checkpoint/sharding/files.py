@@ -14,10 +14,7 @@ from typing import BinaryIO
 from specdecode.core.errors import CheckpointError, StorageError
 
 PARTIAL = ".partial"
-# Pieces gather in a file's buffer, which goes out whole. Four megabytes at a time cost the kernel up to twice as much
-# processor time where memory is fragmented, because it looks for huge pages.
-_PIECE = 64 << 10
-_BUFFER = 1 << 20
+_BUFFER = 64 << 10  # gathers small tensors; what is larger goes out as it is
 _AHEAD = 16 << 20  # bytes of a file after which the system is asked to write them
 # Python has no name for it. What it returns does not matter: `sync` reports what cannot be written.
 _LIBC = ctypes.CDLL(None)
@@ -76,14 +73,12 @@ class PartialFile:
             StorageError: the system refuses.
         """
         with writing(self.path):
-            view = memoryview(data)
-            for at in range(0, len(view), _PIECE):
-                self._file.write(view[at : at + _PIECE])
+            self._file.write(data)
             self.size += len(data)
             if self.size - self._on_its_way >= _AHEAD:
-                self._start_writing()
+                self.start_writing()
 
-    def _start_writing(self) -> None:
+    def start_writing(self) -> None:
         """Let the disk begin with what is there, or `sync` would wait for all of it at the end."""
         start, length = ctypes.c_int64(self._on_its_way), ctypes.c_int64(self.size - self._on_its_way)
         _LIBC.sync_file_range(self._file.fileno(), start, length, _SYNC_FILE_RANGE_WRITE)

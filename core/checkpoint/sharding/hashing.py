@@ -9,7 +9,8 @@ from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING
 
-from specdecode.core.checkpoint.sharding.files import reading
+from specdecode.core.checkpoint.sharding.files import PartialFile, reading
+from specdecode.core.checkpoint.sharding.manifest import Record
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -87,6 +88,23 @@ class Hasher:
         """A new SHA-256; files that are written in turn get different lanes."""
         self._next += 1
         return Digest(self._lanes[self._next % len(self._lanes)])
+
+
+class HashedFile(PartialFile):
+    """A file whose SHA-256 is computed as it is written, by who writes it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder / name)
+        self._name = name
+        self._state = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self._state.update(data)
+
+    def record(self) -> Record:
+        """Of what was written so far."""
+        return Record(name=self._name, nbytes=self.size, sha256=self._state.hexdigest())
 
 
 def sha256_of(path: Path) -> str:

@@ -45,9 +45,9 @@ def merge(sharded: Sharded, out: Path, watcher: Watcher) -> Written:
             _merge_unit(sharded, origin, unit, out, hasher, watcher)
             watcher.note(f"{origin.name}: done")
         for record in manifest.copies:
-            copy_file(sharded.path / record.name, out / record.name, record.name, hasher)
+            copy_file(sharded.path / record.name, out, record.name)
         if manifest.index:
-            copy_file(sharded.path / manifest.index.name, out / INDEX_FILE, INDEX_FILE, hasher)
+            copy_file(sharded.path / manifest.index.name, out, INDEX_FILE)
     sync_folder(out)
     return Written(files=len(manifest.units), nbytes=total, resumed=len(manifest.units) - len(rest))
 

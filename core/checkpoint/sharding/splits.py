@@ -88,7 +88,6 @@ def _needs(t: TextConfig, strategy: Strategy) -> Iterator[_Need]:
         return
     heads, groups = t.num_attention_heads, t.o_groups
     yield _Need(what=f"attn.wq_b and attn_sink have text_config.num_attention_heads = {heads} heads", units=heads)
-    yield _blocks("attn.wq_b has num_attention_heads × head_dim", heads * t.head_dim)
     yield _Need(what=f"attn.wo_a has text_config.o_groups = {groups} groups", units=groups)
     yield _blocks("attn.wo_a has o_groups × o_lora_rank", groups * t.o_lora_rank)
     yield _blocks("embed, attn.wo_b and w2 of experts have text_config.hidden_size", t.hidden_size)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from specdecode.core.checkpoint.shard import TensorInfo
 from specdecode.core.checkpoint.sharding.cutting import cut
-from specdecode.core.checkpoint.sharding.files import PartialFile, Reader, reading, sync_folder
-from specdecode.core.checkpoint.sharding.hashing import CHUNK, Digest, Hasher
+from specdecode.core.checkpoint.sharding.files import Reader, reading, sync_folder
+from specdecode.core.checkpoint.sharding.hashing import HashedFile
 from specdecode.core.checkpoint.sharding.layout import Layout, Placement, file_name, labels
-from specdecode.core.checkpoint.sharding.manifest import FOLDER, Record, Unit, header_name
+from specdecode.core.checkpoint.sharding.manifest import FOLDER, Unit, header_name
 from specdecode.core.checkpoint.sharding.source import SourceFile
 from specdecode.core.checkpoint.slices import slice_name
 
 Advance = Callable[[int], None]
 """Told how many more bytes of the original are done."""
+CHUNK = 256 << 10
+"""Bytes that are read, written and hashed at a time: they stay in a core's second-level cache meanwhile."""
 Entry = tuple[str, str, tuple[int, ...], int]
 """Stored name, type, shape and bytes."""
 
@@ -59,72 +60,48 @@ def cut_unit(
     folder: Path,
     placements: Mapping[str, Placement],
     layout: Layout,
-    hasher: Hasher,
     advance: Advance,
-) -> OpenUnit:
-    """Cut one original shard into files under temporary names.
+) -> Unit:
+    """Cut one original shard into files that appear together, safe on the disk, or not at all.
 
     Raises:
         CheckpointError: the original cannot be read. StorageError: the folder cannot be written.
     """
     held = entries(file, placements, layout)
     with ExitStack() as stack:
-        outputs: dict[str, tuple[PartialFile, Digest]] = {}
+        outputs: dict[str, HashedFile] = {}
         for label, of_label in held.items():
-            output = PartialFile(folder / file_name(label, number))
-            stack.callback(output.drop)
-            outputs[label] = output, hasher.digest()
-            _put(outputs[label], header_bytes(of_label))
-        kept = PartialFile(folder / header_name(file.path.name))
-        stack.callback(kept.drop)
-        header = kept, hasher.digest()
+            outputs[label] = HashedFile(folder, file_name(label, number))
+            stack.callback(outputs[label].drop)
+            outputs[label].write(header_bytes(of_label))
+        header = HashedFile(folder, header_name(file.path.name))
+        stack.callback(header.drop)
         with reading(file.path):
             stream = file.path.open("rb", buffering=0)
         with stream:
             read = Reader(stream, file.path)
-            _put(header, read(file.header))
+            header.write(read(file.header))
             advance(file.header)
             for name, info in file.tensors.items():
                 placement = placements[name]
                 places = labels(placement, layout)
                 for rank, data in cut(info.shape, info.nbytes, placement.axis, layout.ranks, read, CHUNK):
-                    _put(outputs[places[rank]], data)
+                    outputs[places[rank]].write(data)
                     advance(len(data))
-        return OpenUnit(folder=folder, header=header, parts=tuple(outputs.values()), cleanup=stack.pop_all())
+        _keep(folder, [header, *outputs.values()])
+        return Unit(header=header.record(), parts=tuple(part.record() for part in outputs.values()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenUnit:
-    """An original shard that is cut, and whose files are neither safe on the disk nor under their names yet."""
-
-    folder: Path
-    header: tuple[PartialFile, Digest]
-    parts: tuple[tuple[PartialFile, Digest], ...]
-    cleanup: ExitStack
-
-    def finish(self) -> Unit:
-        """Get the files onto the disk, then all of them under their names.
-
-        Raises:
-            StorageError: the system refuses; the temporary files are removed.
-        """
-        with self.cleanup:
-            files = [self.header[0], *(file for file, _ in self.parts)]
-            for file in files:
-                file.sync()
-            for file in files:
-                file.keep()
-            sync_folder(self.folder)
-            sync_folder(self.folder / FOLDER)
-            return Unit(header=self._record(*self.header), parts=tuple(self._record(*part) for part in self.parts))
-
-    def drop(self) -> None:
-        """Remove the temporary files."""
-        self.cleanup.close()
-
-    def _record(self, file: PartialFile, digest: Digest) -> Record:
-        name = str(file.path.relative_to(self.folder))
-        return Record(name=name, nbytes=file.size, sha256=digest.hex())
+def _keep(folder: Path, files: list[HashedFile]) -> None:
+    """Get files onto the disk, then all of them under their names."""
+    for file in files:
+        file.start_writing()
+    for file in files:
+        file.sync()
+    for file in files:
+        file.keep()
+    sync_folder(folder)
+    sync_folder(folder / FOLDER)
 
 
 def stored_names(
@@ -134,9 +111,3 @@ def stored_names(
     for number, file in enumerate(files, start=1):
         for label, held in entries(file, placements, layout).items():
             yield from ((entry[0], file_name(label, number)) for entry in held)
-
-
-def _put(output: tuple[PartialFile, Digest], data: bytes) -> None:
-    file, digest = output
-    file.write(data)
-    digest.update(data)

@@ -1,4 +1,4 @@
-"""A whole checkpoint cut into a folder, one original shard after the other, so that it can stop and go on anywhere.
+"""A whole checkpoint cut into a folder, by original shards, so that it can stop and go on anywhere.
 
 After every original shard the journal says that it is done; the next run leaves those alone. The index comes last but
 one, so that an unfinished folder is no checkpoint, and the manifest last.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +24,7 @@ from specdecode.core.checkpoint.sharding.files import (
     write_whole,
     writing,
 )
-from specdecode.core.checkpoint.sharding.hashing import CHUNK, Hasher
+from specdecode.core.checkpoint.sharding.hashing import CHUNK, HashedFile
 from specdecode.core.checkpoint.sharding.layout import Layout, Placement, file_name, labels
 from specdecode.core.checkpoint.sharding.manifest import (
     FOLDER,
@@ -39,7 +39,8 @@ from specdecode.core.checkpoint.sharding.manifest import (
 )
 from specdecode.core.checkpoint.sharding.source import Source
 from specdecode.core.checkpoint.sharding.splits import SPLITS
-from specdecode.core.checkpoint.sharding.unit import OpenUnit, cut_unit, stored_names
+from specdecode.core.checkpoint.sharding.unit import stored_names
+from specdecode.core.checkpoint.sharding.units import cut_units
 from specdecode.core.errors import UsageError
 
 _ENTRY = 512  # bytes that a tensor adds to a header and to the index, at most about that
@@ -91,35 +92,16 @@ def shard(source: Source, placements: Mapping[str, Placement], layout: Layout, o
     write_whole(out / JOURNAL, manifest.to_json())
     total = sum(file.size for file in source.files)
     watcher.begin(total, sum(file.size for file in source.files[:resumed]))
-    journal = _Journal(out, manifest)
-    # What is cut goes onto the disk while the next original shard is read. One waits at most, and leaving the executor
-    # waits for it, after an error and Ctrl-C too: what is done stays done.
-    with Hasher() as hasher, ThreadPoolExecutor(1) as finisher:
-        finishing: Future[None] | None = None
-        for number, file in enumerate(source.files[resumed:], start=resumed + 1):
-            unit = cut_unit(
-                file,
-                number,
-                folder=out,
-                placements=placements,
-                layout=layout,
-                hasher=hasher,
-                advance=watcher.advance,
-            )
-            try:
-                if finishing:
-                    finishing.result()
-            except BaseException:
-                unit.drop()
-                raise
-            finishing = finisher.submit(journal.finish, unit)
-            watcher.note(f"{file.path.name}: cut, {number} of {len(source.files)}")
-        if finishing:
-            finishing.result()
-        copies = tuple(copy_file(source.path / name, out / name, str(name), hasher) for name in source.copies)
-        index = copy_file(source.index, out / ORIGINAL_INDEX, ORIGINAL_INDEX, hasher) if source.index else None
+    cut = cut_units(source, resumed, folder=out, placements=placements, layout=layout, advance=watcher.advance)
+    with closing(cut) as units:
+        for number, unit in enumerate(units, start=resumed + 1):
+            manifest = manifest.with_unit(unit)
+            write_whole(out / JOURNAL, manifest.to_json())
+            watcher.note(f"{origins[number - 1].name}: cut, {number} of {len(origins)}")
+    copies = tuple(copy_file(source.path / name, out, str(name)) for name in source.copies)
+    index = copy_file(source.index, out, ORIGINAL_INDEX) if source.index else None
     _write_index(source, placements, layout, out)
-    manifest = replace(journal.manifest, copies=copies, index=index)
+    manifest = replace(manifest, copies=copies, index=index)
     write_whole(out / MANIFEST, manifest.to_json())
     with writing(out):
         (out / JOURNAL).unlink()
@@ -128,33 +110,19 @@ def shard(source: Source, placements: Mapping[str, Placement], layout: Layout, o
     return _written(manifest, resumed)
 
 
-class _Journal:
-    """Says on the disk which original shards are done."""
-
-    def __init__(self, out: Path, manifest: Manifest) -> None:
-        self._out = out
-        self.manifest = manifest
-
-    def finish(self, unit: OpenUnit) -> None:
-        """Finish one more and say so."""
-        self.manifest = self.manifest.with_unit(unit.finish())
-        write_whole(self._out / JOURNAL, self.manifest.to_json())
-
-
-def copy_file(origin: Path, target: Path, name: str, hasher: Hasher) -> Record:
+def copy_file(origin: Path, folder: Path, name: str) -> Record:
     """Copy one file, whole or not at all."""
-    file, digest = PartialFile(target), hasher.digest()
+    file = HashedFile(folder, name)
     try:
         with reading(origin), origin.open("rb") as stream:
             while data := stream.read(CHUNK):
                 file.write(data)
-                digest.update(data)
         file.sync()
         file.keep()
     except BaseException:
         file.drop()
         raise
-    return Record(name=name, nbytes=file.size, sha256=digest.hex())
+    return file.record()
 
 
 def check_apart(source: Path, out: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from specdecode.cli.shard_bar import Bar
 from specdecode.core.checkpoint.reader import Checkpoint
-from specdecode.core.checkpoint.sharding import files
+from specdecode.core.checkpoint.sharding import files, units
 from specdecode.core.errors import CheckpointError
 from tests.support.sharded import FIRST, PART, THIRD, Place, cut, digests, flip, merged, shard_weights, truncate
 
@@ -46,6 +47,12 @@ def finishes(place: Place, command: Callable[[Place], tuple[object, ...]] = cut)
 def share(place: Place, part: float) -> int:
     """So much of the bytes of all shards. The second shard begins after 0.37 of them, the third after 0.72."""
     return int(part * sum(path.stat().st_size for path in place.model.glob("*.safetensors")))
+
+
+@pytest.fixture(autouse=True)
+def one_at_a_time(monkeypatch):
+    """So that it is known which shards are done; tests of several at a time say so."""
+    monkeypatch.setattr(units, "workers", lambda: 1)
 
 
 def weights(folder: Path) -> set[str]:
@@ -132,7 +139,9 @@ import os, signal, sys
 from pathlib import Path
 from specdecode.cli.shard_bar import Bar
 from specdecode.cli.__main__ import main
-done, advance, limit = 0, Bar.advance, int(sys.argv.pop(1))
+from specdecode.core.checkpoint.sharding import units
+done, advance, limit, workers = 0, Bar.advance, int(sys.argv.pop(1)), int(sys.argv.pop(1))
+units.workers = lambda: workers
 def counted(self, nbytes):
     global done
     done += nbytes
@@ -144,16 +153,16 @@ main()
 
 
 @pytest.mark.parametrize("after", [0, 0.15, 0.45, 0.85])
-@pytest.mark.parametrize("command", [cut, merged])
-def test_killed_in_the_middle(place, command, after):
-    arguments = [str(share(place, after)), "shard-weights", *map(str, command(place))]
+@pytest.mark.parametrize(("command", "workers"), [(cut, 1), (cut, 3), (merged, 1)])
+def test_killed_in_the_middle(place, command, workers, after):
+    arguments = [str(share(place, after)), str(workers), "shard-weights", *map(str, command(place))]
     result = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, text=True)
     assert result.returncode == -signal.SIGKILL
     assert list(place.out.rglob("*.partial"))
     with pytest.raises(CheckpointError):  # what is unfinished is no checkpoint
         Checkpoint.open(place.out) if (place.out / "config.json").exists() else _no_weights(place.out)
     said = finishes(place, command)
-    if after > 0.8 or (command is merged and after > 0.4):
+    if workers == 1 and (after > 0.8 or (command is merged and after > 0.4)):
         assert "going on after" in said
 
 
@@ -162,8 +171,10 @@ def _no_weights(folder: Path) -> None:
         raise CheckpointError("no index")
 
 
-def test_ctrl_c(place, monkeypatch):
+@pytest.mark.parametrize("workers", [1, 3])
+def test_ctrl_c(place, monkeypatch, workers):
     done, advance = [], Bar.advance
+    monkeypatch.setattr(units, "workers", lambda: workers)
 
     def interrupted(self, nbytes: int) -> None:
         done.append(nbytes)
@@ -176,6 +187,34 @@ def test_ctrl_c(place, monkeypatch):
         result = shard_weights(*cut(place), "--quiet")
     assert result.exit_code == 130
     assert result.stderr == "interrupted\n"
+    assert not list(place.out.rglob("*.partial"))
+    if workers == 1:
+        assert weights(place.out) >= OF_FIRST
+    assert "going on after" in finishes(place) or workers > 1
+
+
+def test_the_shards_before_the_one_that_fails_are_done(place, monkeypatch):
+    """Three at a time, and the second cannot be written once the first is done."""
+    write, first_done = files.PartialFile.write, threading.Event()
+
+    def limited(self, data: bytes) -> None:
+        if self.path.name == PART:
+            assert first_done.wait(60)
+            with files.writing(self.path):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self, data)
+
+    def noted(self, message: str) -> None:
+        if message.startswith(FIRST):
+            first_done.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(units, "workers", lambda: 3)
+        patch.setattr(files.PartialFile, "write", limited)
+        patch.setattr(Bar, "note", noted)
+        result = shard_weights(*cut(place), "--quiet")
+    assert result.exit_code == 1
+    assert f"{PART} cannot be written: No space left" in result.stderr
     assert not list(place.out.rglob("*.partial"))
     assert weights(place.out) >= OF_FIRST
     assert "going on after" in finishes(place)
