@@ -15,7 +15,7 @@ from specdecode.core.errors import CheckpointError, StorageError
 
 PARTIAL = ".partial"
 _BUFFER = 64 << 10  # gathers small tensors; what is larger goes out as it is
-_AHEAD = 16 << 20  # bytes of a file after which the system is asked to write them
+_AHEAD = 4 << 20  # bytes of a file after which the disk is set to work, so that it is busy from the beginning
 # Python has no name for it. What it returns does not matter: `sync` reports what cannot be written.
 _LIBC = ctypes.CDLL(None)
 _SYNC_FILE_RANGE_WRITE = 2
