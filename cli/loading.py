@@ -20,10 +20,12 @@ def load_step_model(
     max_batch: int,
     progress: Progress,
     drafter: Path | None = None,
+    resident: bool = False,
 ) -> StepModel:
     """Load a checkpoint for running, its caches large enough for `max_batch` sequences of `max_length`.
 
-    drafter: folder of an autoregressive drafter to use in place of the checkpoint's own.
+    drafter: folder of an autoregressive drafter to use in place of the checkpoint's own. resident: whether the caches'
+    memory is taken now.
     """
     from specdecode.core.models.deepseek_v41.load import load_step_model as load
 
@@ -36,4 +38,5 @@ def load_step_model(
         max_batch=max_batch,
         progress=progress,
         drafter=drafter,
+        resident=resident,
     )

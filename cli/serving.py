@@ -18,6 +18,7 @@ from specdecode.core.errors import ExitCode, UsageError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.server.answering import Server
 from specdecode.core.server.app import make_app
+from specdecode.core.server.memory import bound_free_memory, run_largest_step
 from specdecode.core.server.metrics import Metrics
 from specdecode.core.server.runner import Runner
 from specdecode.core.server.serve import Life, bind, url
@@ -62,6 +63,7 @@ class Plan:
 
 def serve(settings: Settings, serving: Serving) -> ExitCode:
     """Open the port, load, serve; the exit code says how it ended."""
+    bound_free_memory()
     with Output(quiet=settings.quiet) as output:
         plan = _plan(settings, serving)
         with bind(serving.host, serving.port) as listening:
@@ -148,9 +150,11 @@ def _load(settings: Settings, plan: Plan, runner: Runner, output: Output) -> Loa
         max_batch=settings.batch_size,
         progress=output,
         drafter=plan.proposer.folder if plan.width else None,
+        resident=True,
     )
     output.note(plan.proposer.describe(plan.width, RULES[settings.acceptance]))
     costs = measure(model, max_batch=settings.batch_size)
+    run_largest_step(model, max_batch=settings.batch_size)
     engine = make_engine(
         settings,
         model,

@@ -24,7 +24,7 @@ from specdecode.core.engine.request import (
     Request,
     TokensEvent,
 )
-from specdecode.core.engine.scheduler import Plan, Scheduler, Sequence, Work
+from specdecode.core.engine.scheduler import TOKEN_BUDGET, Plan, Scheduler, Sequence, Work
 from specdecode.core.engine.step import Acceptance, StepModel, StepResult
 from specdecode.core.engine.widths import FullWidth, WidthPolicy
 from specdecode.core.errors import UsageError
@@ -61,7 +61,7 @@ class Engine:
         model: StepModel,
         *,
         max_batch: int = 8,
-        token_budget: int = 512,
+        token_budget: int = TOKEN_BUDGET,
         tokenizer: Vocabulary | None = None,
         widths: WidthPolicy | None = None,
         acceptance: Acceptance = Acceptance.MATCH,

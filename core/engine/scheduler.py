@@ -27,6 +27,9 @@ from specdecode.core.metrics import Round
 from specdecode.core.text.constraint import Constraint
 from specdecode.core.text.output_text import OutputText
 
+TOKEN_BUDGET = 512
+"""Tokens that a step runs where nobody says otherwise."""
+
 
 @dataclass(kw_only=True)
 class Sequence:

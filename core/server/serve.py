@@ -20,6 +20,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from specdecode.core.errors import ExitCode, SpecdecodeError, UsageError
+from specdecode.core.server import memory
+from specdecode.core.server.activity import Activity
+from specdecode.core.server.connection import Connection
 from specdecode.core.server.runner import Runner
 from specdecode.core.server.state import Loaded, State
 
@@ -88,8 +91,15 @@ class Life:
         """
         # Clients that go away in the middle of an answer are no news, and asyncio would warn of them.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
+        activity = Activity(app=self.app)
         config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, lifespan="off", server_header=False, timeout_keep_alive=65
+            activity,
+            http=Connection,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=65,
         )
         http = uvicorn.Server(config)
         engine = threading.Thread(target=self._engine, daemon=True, name="engine")
@@ -99,7 +109,7 @@ class Life:
             self.note(f"{url(listening)} is open; requests are answered once the model is loaded")
             self.prepare()
             engine.start()
-            self._wait(engine)
+            self._wait(engine, activity)
             ended_early = not engine.is_alive()
             loading = self.runner.state is State.LOADING
             self.runner.drain()
@@ -126,13 +136,16 @@ class Life:
         except BaseException as error:
             self._error = error
 
-    def _wait(self, engine: threading.Thread) -> None:
-        """Until a signal comes or the engine ends."""
+    def _wait(self, engine: threading.Thread, activity: Activity) -> None:
+        """Until a signal comes or the engine ends; memory is given back in pauses."""
         told = False
         while not self._signals and engine.is_alive():
             if not told and self.runner.state is State.READY:
                 told = True
+                memory.settle()
                 self.ready()
+            if not self.runner.in_flight and activity.paused():
+                memory.release()
             time.sleep(_TICK)
 
     def _finish_requests(self) -> None:

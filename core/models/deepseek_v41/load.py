@@ -13,6 +13,7 @@ from max.dtype import DType
 from numpy.typing import NDArray
 
 from specdecode.core.cache.leaves import allocate_leaves, page_bytes
+from specdecode.core.cache.resident import make_resident
 from specdecode.core.checkpoint.locate import preset_folders
 from specdecode.core.checkpoint.reader import Checkpoint
 from specdecode.core.engine.devices import Places, open_places
@@ -62,6 +63,7 @@ def load_step_model(
     store: GraphStore | None = None,
     capture: bool = True,
     drafter: Path | None = None,
+    resident: bool = False,
 ) -> UnifiedDSparkDeepseekV41Model:
     """Load a checkpoint for running.
 
@@ -78,6 +80,7 @@ def load_step_model(
         store: where compiled graphs are; None = an embedded checkpoint's own, and the user's cache.
         capture: whether one GPU runs decode steps as device graphs; the CPU and several devices have none.
         drafter: folder of an autoregressive drafter to use; None for the checkpoint's own block drafter.
+        resident: whether the caches' memory is taken now, or page by page as they are used; a GPU's always is.
 
     Raises:
         UsageError: the devices are no devices, or an autoregressive drafter is to run on several.
@@ -111,11 +114,14 @@ def load_step_model(
     if places.first.is_host:
         weights[MODE] = Buffer.from_numpy(mode)
     graph, _ = load_graph(config, pages, weights, store, progress, places, other)
+    leaves = [allocate_leaves(config.text_config, pages, num_pages, device) for device in places.devices]
+    if resident and places.first.is_host:
+        make_resident(leaf for own in leaves for leaf in own.values())
     loaded = Loaded(
         config=config,
         graph=graph,
         pages=pages,
-        leaves=[allocate_leaves(config.text_config, pages, num_pages, device) for device in places.devices],
+        leaves=leaves,
         tables=engram_host_buffers(checkpoint, places.first.device),
         places=places,
         max_length=max_length,

@@ -6,21 +6,27 @@ import os
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.benchmarks.serving.memory import Resident, resident
 
 
 class Served:
     """`specdecode serve-local` in a process, ready once made.
 
+    Args:
+        options: of the command. entry: what Python runs in place of the command line.
+
     Attributes:
         url: where it listens.
     """
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, entry: Sequence[str] = ("-m", "specdecode.cli")) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "specdecode.cli", "serve-local", "--port", "0", "--quiet", *options],
+            [sys.executable, *entry, "serve-local", "--port", "0", "--quiet", *options],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ,
@@ -38,11 +44,9 @@ class Served:
         finally:
             self._process.kill()
 
-    def resident(self) -> float:
-        """MiB of its memory."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        [line] = [line for line in status.splitlines() if line.startswith("VmRSS")]
-        return int(line.split()[1]) / 1024
+    def resident(self) -> Resident:
+        """Its memory."""
+        return resident(self._process.pid)
 
     def descriptors(self) -> int:
         """Files and sockets that it holds open."""
