@@ -25,10 +25,10 @@ _BOUND = 1 << 20
 def bound_free_memory() -> None:
     """Let no thread's heap end in more than 1 MiB that is free; to be called before there are threads.
 
-    glibc raises this bound by itself to twice the largest block that was freed, up to 64 MiB a thread, and what it
-    leaves at the end of a heap `malloc_trim` cannot reach but in the main thread's. Blocks beyond the same size have a
-    mapping of their own, which freeing gives back: arrays that a step needs are kept from step to step, and the runtime's
-    buffers have an allocator of their own, so no step pays for it. Nothing happens where the C library is not glibc.
+    glibc raises this bound by itself to twice the largest block that was freed, up to 64 MiB a thread, and
+    `malloc_trim` reaches the end of the main thread's heap alone. Blocks beyond the same size have a mapping of their
+    own, which freeing gives back. Steps do not pay for it: their arrays are kept from step to step, and the runtime's
+    buffers have an allocator of their own. Nothing happens where the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -53,10 +53,10 @@ def release() -> None:
 def run_largest_step(model: StepModel, *, max_batch: int, token_budget: int = TOKEN_BUDGET) -> None:
     """Run a step as large as any that requests can ask for, at the end of the context; what the caches hold is lost.
 
-    The runtime keeps what its steps once needed and has no call that gives it back. So it is asked for at the start, and
-    too little memory is an error at the start, too. With the embedded checkpoint its pool has 24 MiB after one request
-    and 44 to 61 after this step. Steps of many shapes fill it less densely: under load it came to 57, and to 83 with long
-    prompts. Nothing is run where the caches have no room for a block.
+    The runtime keeps what its steps once needed and has no call that gives it back. So it is asked for at the start,
+    and too little memory is an error at the start, too. With the embedded checkpoint its pool has 24 MiB after one
+    request and 44 to 61 after this step. Steps of many shapes fill it less densely: under load it came to 57, and to 83
+    with long prompts. Nothing is run where the caches have no room for a block.
     """
     rows = min(max_batch, model.num_pages)
     each = min(-(-model.max_length // model.page_size), model.num_pages // rows)

@@ -4,8 +4,8 @@
 
 Every answer must equal the one that the same seeded request has alone, and so must what became of its drafts, so that
 acceptance cannot drift; pages and memory must come back to the start: the idle server after its first answers and some
-seconds of the crowd, in which every kind of request was there once. Exit code 1 if anything does not hold; the last line
-is one JSON document.
+seconds of the crowd, in which every kind of request was there once. Exit code 1 if anything does not hold; the last
+line is one JSON document.
 """
 
 from __future__ import annotations

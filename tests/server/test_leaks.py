@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import json
 import socket
+import struct
 import tracemalloc
 from itertools import pairwise
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specdecode.core.server.calls import Call
+from specdecode.core.server.connection import Connection
 from tests.support.live import Live
 from tests.support.reciting import Letters, chat_tokenizer
 from tests.support.replies import write_chat_folder
@@ -75,3 +78,29 @@ def test_a_server_that_keeps_its_calls_would_be_noticed(live, monkeypatch):
 
     monkeypatch.setattr(Call, "__init__", keeping)
     assert growth(live) > MOST
+
+
+def connections(live) -> int:
+    """Connections that are still in memory after clients have reset them, each with its answer complete."""
+    for _ in range(10):
+        body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
+        head = ["POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json"]
+        with socket.create_connection(("127.0.0.1", live.port)) as raw:
+            raw.sendall("\r\n".join([*head, f"Content-Length: {len(body)}", "", ""]).encode() + body)
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += raw.recv(1 << 16)
+            live.wait(live.idle)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        live.wait(live.quiet)
+    gc.collect()
+    return sum(isinstance(known, H11Protocol) for known in gc.get_objects())
+
+
+def test_a_connection_that_is_reset_is_forgotten(live):
+    assert connections(live) <= 1  # the last one may still be in a frame of the event loop
+
+
+def test_a_connection_that_is_kept_would_be_noticed(live, monkeypatch):
+    monkeypatch.setattr(Connection, "connection_lost", H11Protocol.connection_lost)
+    assert connections(live) > 5

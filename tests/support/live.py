@@ -19,6 +19,7 @@ from specdecode.core.engine.request import Request
 from specdecode.core.engine.step import StepModel
 from specdecode.core.server.answering import Server
 from specdecode.core.server.app import make_app
+from specdecode.core.server.connection import Connection
 from specdecode.core.server.metrics import Metrics
 from specdecode.core.server.runner import Runner
 from specdecode.core.server.serve import bind
@@ -67,7 +68,10 @@ class Live:
         self._socket = bind("127.0.0.1", 0)
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._http = uvicorn.Server(uvicorn.Config(make_app(server), log_config=None, access_log=False, lifespan="off"))
+        config = uvicorn.Config(
+            make_app(server), http=Connection, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=65
+        )
+        self._http = uvicorn.Server(config)
         self._threads = [
             threading.Thread(target=self._http.run, kwargs={"sockets": [self._socket]}),
             threading.Thread(target=self._run),
