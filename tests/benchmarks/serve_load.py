@@ -33,8 +33,8 @@ PARTS = 10
 _TOKENS = "vllm:generation_tokens_total"
 MOST_DRIFT = 0.06
 """Between the acceptance rates of the first and the second half, in which chance has chosen other requests."""
-MOST_GROWTH = 2.0
-"""MiB, from the idle server before the load to the idle server after it, but for the runtime's pool."""
+MOST_GROWTH = 0.01
+"""From the idle server before the load to the idle server after it, but for the runtime's pool."""
 
 MOST_LATE = 4.0
 """MiB by which the runtime's pool may still grow in the second half; it never shrinks, but finds its size."""
@@ -108,7 +108,7 @@ def memory_failures(before: Resident, parts: Sequence[Part]) -> list[str]:
     """What is wrong with an idle server's memory at the end of the parts."""
     after = parts[-1].resident
     growth, late = after.rest - before.rest, after.runtime - parts[(len(parts) - 1) // 2].resident.runtime
-    failures = [f"memory grew by {growth:.1f} MiB"] if growth > MOST_GROWTH else []
+    failures = [f"memory grew by {growth:.1f} MiB"] if growth > MOST_GROWTH * before.rest else []
     return failures + ([f"the runtime's pool still grew by {late:.1f} MiB"] if late > MOST_LATE else [])
 
 

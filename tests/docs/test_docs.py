@@ -159,12 +159,15 @@ def test_the_table_of_the_load_test_is_its_raw_figures():
     run = json.loads((ROOT / "docs" / "benchmarks" / "serve-load.json").read_text())
     table = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8").partition("## Under load")[2]
     did, rates, memory = run["manners"], run["acceptance_rates"], run["resident_mib"]
+    before, after = run["idle_mib"]["before"], run["idle_mib"]["after"]
     for figures in (
         f"{run['seconds']:.0f}, {run['clients']}, {run['requests']}",
         f"{run['answers']}, {run['answers_equal_to_solo']}",
         f"{did['leave'] + did['leave whole']}, {did['oversize']}, {did['malformed']}, {did['unknown']}",
         f"{min(rates):.3f}, {max(rates):.3f}",
-        f"{memory[0]:.0f}, {memory[-1]:.0f}",
+        f"{before['rest']:.1f}, {after['rest']:.1f}",
+        f"{before['runtime']:.1f}, {after['runtime']:.1f}",
+        f"{memory[0]:.0f}, {max(memory):.0f}",
         f"{max(run['descriptors'])}, {run['descriptors'][-1]}",
     ):
         assert f"| {figures} |" in table
