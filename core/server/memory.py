@@ -1,7 +1,7 @@
 """A server's memory: taken whole before the first request, given back when nobody asks for anything.
 
 What a burst of requests leaves free in the heaps of its threads stays the process's otherwise. Resident MiB of the
-embedded checkpoint, idle after 64 clients at a time had sent prompts of 900 kB three times:
+embedded checkpoint, its largest step not yet taken, idle after 64 clients at a time had sent prompts of 900 kB thrice:
 
     with neither, before and after                 258, 1178
     with `release` alone                           258, 391
@@ -55,7 +55,7 @@ def run_largest_step(model: StepModel, *, max_batch: int, token_budget: int = TO
 
     The runtime keeps what its steps once needed and has no call that gives it back. So it is asked for at the start,
     and too little memory is an error at the start, too. With the embedded checkpoint its pool has 24 MiB after one
-    request and 44 to 61 after this step. Steps of many shapes fill it less densely: under load it came to 57, and to 83
+    request and 44 to 61 after this step. Steps of many shapes fill it less densely: under load it came to 59, and to 83
     with long prompts. Nothing is run where the caches have no room for a block.
     """
     rows = min(max_batch, model.num_pages)
