@@ -76,3 +76,16 @@ class PageAllocator:
                 raise ValueError(f"page {page} is not in use")
             self._used.remove(page)
             heapq.heappush(self._free[self.replica(page)], page)
+
+
+def dealt(requests: int, each: int, *, num_pages: int, replicas: int) -> list[tuple[int, ...]] | None:
+    """Pages for requests of the same size, replica after replica; None where a replica has too few."""
+    own = num_pages // replicas
+    if -(-requests // replicas) * each > own:
+        return None
+    pages, free = [], [replica * own for replica in range(replicas)]
+    for request in range(requests):
+        replica = request * replicas // requests
+        pages.append(tuple(range(free[replica], free[replica] + each)))
+        free[replica] += each
+    return pages

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from specdecode.core.cache.pages import dealt
 from specdecode.core.engine.step import StepModel, StepRow
 
 TRIALS = 5
@@ -125,15 +126,9 @@ class _Bench:
         """None where the caches are too small."""
         cached = min(model.page_size, model.max_length - model.block_size - 2)
         each = -(-(cached + 1 + model.block_size) // model.page_size)
-        own, replicas = model.num_pages // model.replicas, model.replicas
-        if cached < 1 or -(-requests // replicas) * each > own:
+        pages = dealt(requests, each, num_pages=model.num_pages, replicas=model.replicas)
+        if cached < 1 or pages is None:
             return None
-        starts = [rank * own for rank in range(replicas)]
-        pages = []
-        for row in range(requests):
-            rank = row * replicas // requests
-            pages.append(tuple(range(starts[rank], starts[rank] + each)))
-            starts[rank] += each
         return cls(pages=pages, cached=cached, lookback=min(model.lookback_length, cached))
 
     def prompts(self) -> list[StepRow]:

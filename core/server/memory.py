@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import gc
 
+from specdecode.core.cache.pages import dealt
 from specdecode.core.engine.scheduler import TOKEN_BUDGET
 from specdecode.core.engine.step import StepModel, StepRow
 
@@ -58,11 +59,13 @@ def run_largest_step(model: StepModel, *, max_batch: int, token_budget: int = TO
     request and 44 to 61 after this step. Steps of many shapes fill it less densely: under load it came to 59, and to 83
     with long prompts. Nothing is run where the caches have no room for a block.
     """
+    own = model.num_pages // model.replicas
     rows = min(max_batch, model.num_pages)
-    each = min(-(-model.max_length // model.page_size), model.num_pages // rows)
+    each = min(-(-model.max_length // model.page_size), own // -(-rows // model.replicas))
     length, width = min(model.max_length, each * model.page_size), model.block_size
     tokens = min(max(1, token_budget // rows - width), length - width)
-    if tokens < 1:
+    pages = dealt(rows, each, num_pages=model.num_pages, replicas=model.replicas)
+    if tokens < 1 or pages is None:
         return
     cached = length - width - tokens
     model.step(
@@ -70,7 +73,7 @@ def run_largest_step(model: StepModel, *, max_batch: int, token_budget: int = TO
             StepRow(
                 tokens=[1] * tokens,
                 cache_length=cached,
-                pages=tuple(range(row * each, (row + 1) * each)),
+                pages=pages[row],
                 draft_tokens=[1] * width,
                 lookback=[1] * min(model.lookback_length, cached),
                 seed=row,

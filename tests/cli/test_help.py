@@ -98,8 +98,8 @@ def test_version():
 BENCH_OPTIONS = {
     "--category", "--per-category", "--force-random", "--batch", "--draft-tokens", "--method", "--temperature",
     "--devices", "--data-parallel-degree", "--max-tokens", "--ignore-eos", "--seed", "--repeats", "--warm-up",
-    "--base-url", "--api-key", "--model", "--draft-model", "--save", "--overwrite", "--baseline", "--limit", "--plot", "--json", "--quiet",
-    "--debug", "--help",
+    "--base-url", "--api-key", "--model", "--draft-model", "--save", "--overwrite", "--baseline", "--limit", "--plot",
+    "--json", "--quiet", "--debug", "--help",
 }  # fmt: skip
 
 

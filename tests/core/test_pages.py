@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdecode.core.cache.pages import PageAllocator
+from specdecode.core.cache.pages import PageAllocator, dealt
 from specdecode.core.errors import DeviceError, ExitCode
 
 
@@ -42,3 +42,22 @@ def test_what_never_fits_is_a_device_problem():
 def test_a_cache_needs_pages(num_pages, page_size):
     with pytest.raises(ValueError, match="a cache needs pages"):
         PageAllocator(num_pages, page_size)
+
+
+def test_a_request_s_pages_are_all_of_the_replica_with_most_free_ones():
+    pages = PageAllocator(8, 4, replicas=2)
+    assert [pages.allocate(8), pages.allocate(4), pages.allocate(4)] == [[0, 1], [4], [5]]
+    assert [pages.replica(page) for page in (3, 4)] == [0, 1]
+    assert pages.allocate(12) is None  # four are free, two of each
+    pages.free([4, 5])
+    assert pages.allocate(16) == [4, 5, 6, 7]
+    with pytest.raises(DeviceError, match=r"it needs 5 cache pages \(17 positions\), and the cache has 4 pages"):
+        pages.check_fits(17, "A request")
+    with pytest.raises(ValueError, match="replicas=3"):
+        PageAllocator(8, 4, replicas=3)
+
+
+def test_equal_requests_are_dealt_out_replica_after_replica():
+    assert dealt(3, 2, num_pages=8, replicas=2) == [(0, 1), (2, 3), (4, 5)]
+    assert dealt(1, 4, num_pages=8, replicas=2) == [(0, 1, 2, 3)]
+    assert dealt(5, 2, num_pages=8, replicas=2) is None

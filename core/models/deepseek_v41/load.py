@@ -19,6 +19,7 @@ from specdecode.core.checkpoint.reader import Checkpoint
 from specdecode.core.engine.devices import Places, open_places
 from specdecode.core.engine.graph_store import GraphInfo, GraphStore
 from specdecode.core.engine.mef import GraphKey
+from specdecode.core.engine.scheduler import TOKEN_BUDGET
 from specdecode.core.errors import UsageError
 from specdecode.core.kernels.settings import PageLayout
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
@@ -46,8 +47,6 @@ PAGE_SIZE = 16
 """Tokens per cache page; compiled into the graph."""
 GRAPH_NAME = "step"
 EAGLE_GRAPH_NAME = "eagle-step"
-TOKEN_BUDGET = 512
-"""Prompt tokens of a step, as the engine hands them out."""
 
 
 def load_step_model(
