@@ -1,4 +1,4 @@
-"""SHA-256 beside the copying, several files at a time, each in a thread of its own choosing."""
+"""SHA-256 of files: as they are written, or in threads beside whoever reads several of them in turn."""
 
 from __future__ import annotations
 
