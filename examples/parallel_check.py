@@ -27,7 +27,7 @@ from specdecode.core.engine.request import FinishedEvent, Request
 from specdecode.core.models.deepseek_v41.load import load_step_model
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
 from specdecode.core.progress import Lines
-from tests.support.random_steps import REQUESTS, Steps, answers
+from tests.support.random_steps import REQUESTS, Steps, answers, forget
 
 LENGTH, PAGES = 80, 6
 BOUND = 2e-2
@@ -64,6 +64,7 @@ def texts(model: UnifiedDSparkDeepseekV41Model, *, drafts: int | None) -> list[t
 def compare(one: UnifiedDSparkDeepseekV41Model, other: UnifiedDSparkDeepseekV41Model, steps: int) -> tuple[int, float]:
     """Steps in which a bit differs, and the largest difference of logits over the largest logit."""
     different, worst = 0, 0.0
+    forget(one, other)
     for rows, width, draft in Steps(one, count=steps, seed=2):
         a, b = answers(one, rows, width, draft), answers(other, rows, width, draft)
         different += a != b

@@ -39,7 +39,7 @@ def test_the_traced_graph_is_within_its_budget(traced):
 def test_a_layer_is_a_subgraph_that_is_called_again(traced):
     text = str(traced.module.mlir_module)
     bodies, calls = len(re.findall(r"^\s*mo\.graph ", text, flags=re.MULTILINE)) - 1, text.count("mo.call ")
-    assert 0 < 4 * bodies <= calls, (bodies, calls)
+    assert 0 < 3 * bodies <= calls, (bodies, calls)  # two of them have a single call
 
 
 def test_the_sequential_drivers_graph_was_compiled_within_its_budget():

@@ -10,15 +10,28 @@ from pathlib import Path
 import pytest
 from max.driver import CPU
 
-from specdecode.core.errors import CheckpointError, DeviceError
+from specdecode.core.errors import CheckpointError, DeviceError, UsageError
 from specdecode.core.models.deepseek_v41 import load
 from tests.support.promise import write_promise_checkpoint
 
 
-@pytest.mark.parametrize("devices", ["gpu", "gpu:0,1", "cpux4", "2"])
-def test_other_devices_are_refused_before_anything_is_read(devices):
-    with pytest.raises(DeviceError, match=rf"--devices {devices} is not supported.*Use --devices cpu"):
-        load.load_step_model(Path("nowhere"), devices=devices, max_length=8)
+@pytest.mark.parametrize(
+    ("devices", "degree", "error", "said"),
+    [
+        ("gpu", 1, UsageError, "--devices gpu is not supported"),
+        ("cpux4", 2, UsageError, "--data-parallel-degree 2 on 4"),
+        ("gpu:0,65", 1, DeviceError, "gpu:0,65 needs 2 GPUs"),
+        ("65", 1, UsageError, "1 to 64 devices"),
+    ],
+)
+def test_devices_are_refused_before_anything_is_read(devices, degree, error, said):
+    with pytest.raises(error, match=said):
+        load.load_step_model(Path("nowhere"), devices=devices, data_parallel_degree=degree, max_length=8)
+
+
+def test_an_eagle_drafter_runs_on_one_device():
+    with pytest.raises(UsageError, match="cpux2: an EAGLE drafter runs on one device"):
+        load.load_step_model(Path("nowhere"), devices="cpux2", max_length=8, drafter=Path("eagle"))
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):

@@ -21,7 +21,7 @@ from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.load import load_step_model
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
 from tests.support.promise import PARALLEL_GRAPHS, write_parallel_checkpoint
-from tests.support.random_steps import Steps, answers
+from tests.support.random_steps import Steps, answers, forget
 
 LENGTH = 64
 OWN = 5  # pages of a request
@@ -64,6 +64,7 @@ def test_every_step_is_bit_for_bit_that_of_one_device(request, one, layout):
     """Two requests of the eight belong to each replica, so steps are uneven and leave replicas without any."""
     model = request.getfixturevalue(layout)
     assert (model.replicas, model.num_pages) == (RANKS if layout == "expert" else 1, one.num_pages)
+    forget(one, model)
     replicas = set()
     for rows, width, draft in Steps(one, count=STEPS, seed=5):
         replicas.add(len({row.pages[0] // (2 * OWN) for row in rows}))
@@ -85,6 +86,7 @@ def test_one_device_that_is_off_by_a_position_is_seen(request, one, layout, monk
         return DeviceCaches(devices=(*caches.devices[:-1], replace(last, cache_lengths=lengths)))
 
     monkeypatch.setattr(processor, "_caches", skewed)
+    forget(one, model)
     differences = 0
     for rows, width, draft in Steps(one, count=STEPS, seed=6):
         differences += answers(model, rows, width, draft) != answers(one, rows, width, draft)
@@ -132,7 +134,7 @@ def test_pages_of_a_request_are_one_replica_s(expert):
 
 def test_a_step_beyond_the_experts_buffers_is_refused(expert, monkeypatch):
     processor = expert.batch_processor
-    monkeypatch.setattr(processor, "_ep_buffers", tuple(buffer[:5] for buffer in processor._ep_buffers))
+    monkeypatch.setattr(processor, "_ep_buffers", tuple(buffer[:5, :] for buffer in processor._ep_buffers))
     row = Steps(expert, count=1, seed=8).row(0, 0)
     longer = StepRow(**{**vars(row), "tokens": [5] * 4, "cache_length": 0, "lookback": ()})
     with pytest.raises(ValueError, match="a step of 4 rows needs 12 rows in the expert-parallel buffers, which have 5"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from max.driver import Buffer
 
 from specdecode.core.engine.step import StepRow
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
@@ -52,6 +53,20 @@ class Steps:
             seed=slot,
             temperature=(0.0, 1.0)[slot % 2],
         )
+
+
+def forget(*models: UnifiedDSparkDeepseekV41Model) -> None:
+    """Zero the caches: a draft reads context rows that a step without drafts has left as they were."""
+    for model in models:
+        runtime = model.batch_processor.runtime
+        for leaves in (runtime.leaves, *runtime.peers):
+            for leaf in leaves.values():
+                zeros = np.zeros(tuple(leaf.shape), np.float32)
+                if leaf.device.is_host:
+                    leaf.to_numpy()[...] = zeros
+                else:
+                    leaf.inplace_copy_from(Buffer.from_numpy(zeros))
+                    leaf.device.synchronize()
 
 
 def answers(model: UnifiedDSparkDeepseekV41Model, rows: Sequence[StepRow], width: int, draft: bool) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ import pytest
 
 from specdecode.core.engine import device as devices
 from specdecode.core.engine.device import open_place
+from specdecode.core.engine.devices import open_places
 from specdecode.core.errors import DeviceError, ExitCode
 
 
@@ -26,9 +27,33 @@ def test_the_cpu_is_a_place():
 
 
 @pytest.mark.parametrize("name", ["gpu", "gpu:x", "gpu:0,1", "cpux4", "2", ""])
-def test_other_names_are_refused(name):
-    with pytest.raises(DeviceError, match=r"is not supported. Use --devices cpu, or one GPU as gpu:0") as caught:
+def test_several_devices_are_not_one_place(name):
+    with pytest.raises(ValueError, match="is neither cpu nor one GPU"):
         open_place(name)
+
+
+def test_several_devices_are_opened_in_rank_order(monkeypatch):
+    machine(monkeypatch, 2, lambda index: SimpleNamespace(api="cuda", is_compatible=True, is_host=False, id=index))
+    places = open_places("gpu:1,0", 2)
+    assert [place.name for place in places.ranks] == ["gpu:1", "gpu:0"]
+    assert str(places.layout) == "2 devices, data parallel 2"
+    shards = open_places("cpux3")
+    assert (shards.single, len(shards.ranks), len(shards.different), shards.layout.logical) == (False, 3, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("devices", "count", "said"),
+    [
+        ("8", 0, "--devices 8 needs 8 GPUs, and MAX finds no GPU: gpu:0, gpu:1, gpu:2, gpu:3 … are missing. Use what "
+                 "is there, or --devices cpux8, which runs the same layout on the CPU."),
+        ("gpu:0,3", 2, "--devices gpu:0,3 needs 2 GPUs, and MAX finds 2 GPUs, gpu:0 to gpu:1: gpu:3 is missing."),
+    ],
+)  # fmt: skip
+def test_gpus_that_are_missing_are_named(monkeypatch, devices, count, said):
+    machine(monkeypatch, count, None)
+    with pytest.raises(DeviceError) as caught:
+        open_places(devices)
+    assert str(caught.value).startswith(said)
     assert caught.value.exit_code == ExitCode.DEVICE
 
 
