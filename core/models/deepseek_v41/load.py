@@ -184,6 +184,7 @@ class Loaded:
             engram_host_buffers=self.tables * layout.count,
             max_length=self.max_length,
             mode=mode,
+            device=None if self.places.first.is_host else self.places.first.device,
             drafter=self.drafter,
         )
 
