@@ -62,6 +62,7 @@ class SpeculativePipeline(Pipeline[Any, TextGenerationOutput]):  # type: ignore[
             data_parallel_degree=int(pipeline_config.model.data_parallel_degree),
             max_length=int(length),
             max_batch=self._batch,
+            token_budget=int(pipeline_config.runtime.max_batch_input_tokens),
             progress=Lines(),
         )
         self._allocator = PageAllocator(self._model.num_pages, self._model.page_size, self._model.replicas)

@@ -19,6 +19,7 @@ from max.graph import BufferValue, DeviceRef, TensorValue, ops
 from specdecode.core.kernels import ops as kernels
 from specdecode.core.kernels.ops import Common, Rows
 from specdecode.core.kernels.settings import LayerSettings, PageLayout, layer_settings
+from specdecode.core.models.deepseek_v41.bodies import attending, index, row_values, unpack
 from specdecode.core.models.deepseek_v41.config import LayerKind, TextConfig
 from specdecode.core.models.deepseek_v41.subgraphs import Subgraphs
 from specdecode.core.models.deepseek_v41.weights import MODE, MODEL, WeightTable
@@ -203,7 +204,7 @@ class Blocks:
             indexer = f"{name}.attn.indexer"
             chosen, blocks = self.sub.call(
                 "index",
-                _index,
+                index,
                 x,
                 latent,
                 chosen,
@@ -271,28 +272,12 @@ class Blocks:
         q, latent, kv = kernels.attention_in(x, window, rows, weights[4:], freq, settings, common, heads=self.heads)
         return mix, x, q, latent, kv
 
-    def _leave(self, place: Place, entered: Entered, rows: Rows, leaves: Leaves) -> tuple[LayerState, LayerTrace]:
-        def body(
-            h: TensorValue,
-            mix: TensorValue,
-            q: TensorValue,
-            kv: TensorValue,
-            chosen: TensorValue,
-            window: BufferValue,
-            compressed: BufferValue,
-            *rest: TensorValue,
-        ) -> Sequence[TensorValue]:
-            rows, freq, settings, common, weights = unpack(rest)
-            o = kernels.attend(q, window, compressed, chosen, kv, rows, weights[0], freq, settings, common)
-            h, y = kernels.attention_out(o, h, mix, weights[1:5], common)
-            mix, x = kernels.sublayer_in(h, mix, weights[5:9], settings, common)
-            h, z, ids, w = kernels.moe(x, h, mix, weights[9:], common, top_k=place.top_k)
-            return h, mix, y, z, ids, w
-
-        name, common, state = place.name, self.common(), entered.state
-        h, mix, y, z, ids, w = self.sub.call(
-            place.kind,
-            body,
+    def attention(
+        self, place: Place, entered: Entered, rows: Rows, leaves: Leaves
+    ) -> tuple[TensorValue | BufferValue, ...]:
+        """The arguments of an `attending` body before its own weights."""
+        state, common = entered.state, self.common()
+        return (
             state.h,
             state.mix,
             entered.q,
@@ -305,41 +290,31 @@ class Blocks:
             place.settings,
             common.model,
             common.mode,
-            self.w(f"{name}.attn.attn_sink"),
+            self.w(f"{place.name}.attn.attn_sink"),
+        )
+
+    def _leave(self, place: Place, entered: Entered, rows: Rows, leaves: Leaves) -> tuple[LayerState, LayerTrace]:
+        def after(
+            o: TensorValue,
+            h: TensorValue,
+            mix: TensorValue,
+            settings: TensorValue,
+            common: Common,
+            weights: Sequence[TensorValue],
+        ) -> Sequence[TensorValue]:
+            h, y = kernels.attention_out(o, h, mix, weights[:4], common)
+            mix, x = kernels.sublayer_in(h, mix, weights[4:8], settings, common)
+            h, z, ids, w = kernels.moe(x, h, mix, weights[8:], common, top_k=place.top_k)
+            return h, mix, y, z, ids, w
+
+        name, state = place.name, entered.state
+        h, mix, y, z, ids, w = self.sub.call(
+            place.kind,
+            attending(after),
+            *self.attention(place, entered, rows, leaves),
             *self.out_weights(f"{name}.attn"),
             *self.hyper(name, "ffn"),
             *self.moe_weights(f"{name}.ffn"),
         )
         trace = LayerTrace(attn_out=y, ffn_out=z, expert_ids=ids, expert_weights=w, latent=entered.latent)
         return LayerState(h=h, mix=mix, chosen=state.chosen, blocks=state.blocks), trace
-
-
-def row_values(rows: Rows) -> tuple[TensorValue, ...]:
-    """Rows as a body's arguments."""
-    return rows.seq, rows.pos, rows.last, rows.table
-
-
-def unpack(
-    values: Sequence[TensorValue],
-) -> tuple[Rows, TensorValue, TensorValue, Common, Sequence[TensorValue]]:
-    """The arguments that every body takes (rows, frequencies, settings, common), and its own weights."""
-    seq, pos, last, table, freq, settings, model, mode, *weights = values
-    return (
-        Rows(seq=seq, pos=pos, last=last, table=table),
-        freq,
-        settings,
-        Common(model=model, mode=mode),
-        weights,
-    )
-
-
-def _index(
-    x: TensorValue,
-    latent: TensorValue,
-    chosen: TensorValue,
-    blocks: TensorValue,
-    keys: BufferValue,
-    *rest: TensorValue,
-) -> Sequence[TensorValue]:
-    rows, freq, settings, common, weights = unpack(rest)
-    return kernels.index(x, latent, chosen, blocks, keys, rows, weights, freq, settings, common)

@@ -9,7 +9,8 @@ from max.graph import BufferValue, Dim, TensorValue, ops
 
 from specdecode.core.kernels import ops as kernels
 from specdecode.core.kernels import parallel_ops
-from specdecode.core.models.deepseek_v41.layers import LayerState, unpack
+from specdecode.core.models.deepseek_v41.bodies import attending
+from specdecode.core.models.deepseek_v41.layers import LayerState
 from specdecode.core.models.deepseek_v41.parallel import shares
 from specdecode.core.models.deepseek_v41.parallel.collectives import Collectives
 from specdecode.core.models.deepseek_v41.parallel.layers import Visit
@@ -57,26 +58,22 @@ class ExpertParallel:
         return [self._combine(rank, visits, routed[rank], used) for rank in ranks]
 
     def _route(self, visit: Visit) -> Routed:
-        def body(
+        def after(
+            o: TensorValue,
             h: TensorValue,
             mix: TensorValue,
-            q: TensorValue,
-            kv: TensorValue,
-            chosen: TensorValue,
-            window: BufferValue,
-            compressed: BufferValue,
-            *rest: TensorValue,
+            settings: TensorValue,
+            common: kernels.Common,
+            weights: Sequence[TensorValue],
         ) -> Sequence[TensorValue]:
-            rows, freq, settings, common, weights = unpack(rest)
-            o = kernels.attend(q, window, compressed, chosen, kv, rows, weights[0], freq, settings, common)
-            h, _ = kernels.attention_out(o, h, mix, weights[1:5], common)
-            mix, x = kernels.sublayer_in(h, mix, weights[5:9], settings, common)
-            ids, w = parallel_ops.route(x, weights[9:], common, top_k=visit.place.top_k)
+            h, _ = kernels.attention_out(o, h, mix, weights[:4], common)
+            mix, x = kernels.sublayer_in(h, mix, weights[4:8], settings, common)
+            ids, w = parallel_ops.route(x, weights[8:], common, top_k=visit.place.top_k)
             return h, mix, x, ids, w
 
         h, mix, x, ids, weights = visit.blocks.sub.call(
             f"{visit.place.kind}_route",
-            body,
+            attending(after),
             *visit.attention(),
             *visit.blocks.out_weights(f"{visit.place.name}.attn"),
             *visit.router(),

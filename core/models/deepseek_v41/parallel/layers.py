@@ -13,8 +13,9 @@ from max.graph import BufferValue, TensorValue, Value, ops
 from specdecode.core.kernels import ops as kernels
 from specdecode.core.kernels import parallel_ops
 from specdecode.core.kernels.ops import Rows
+from specdecode.core.models.deepseek_v41.bodies import attending
 from specdecode.core.models.deepseek_v41.config import TextConfig
-from specdecode.core.models.deepseek_v41.layers import Blocks, Entered, LayerState, Leaves, Place, row_values, unpack
+from specdecode.core.models.deepseek_v41.layers import Blocks, Entered, LayerState, Leaves, Place
 from specdecode.core.models.deepseek_v41.parallel import shares
 from specdecode.core.models.deepseek_v41.parallel.collectives import Collectives
 
@@ -30,23 +31,8 @@ class Visit:
     leaves: Leaves
 
     def attention(self) -> tuple[TensorValue | BufferValue, ...]:
-        """The arguments of a body that begins with the layer's attention."""
-        state, common = self.entered.state, self.blocks.common()
-        return (
-            state.h,
-            state.mix,
-            self.entered.q,
-            self.entered.kv,
-            state.chosen,
-            self.leaves.window,
-            self.leaves.compressed,
-            *row_values(self.rows),
-            self.place.frequencies,
-            self.place.settings,
-            common.model,
-            common.mode,
-            self.blocks.w(f"{self.place.name}.attn.attn_sink"),
-        )
+        """The arguments of an `attending` body before its own weights."""
+        return self.blocks.attention(self.place, self.entered, self.rows, self.leaves)
 
     def pairs(self, where: str, *parts: str) -> list[TensorValue]:
         """Experts' matrices, each with its scale."""
@@ -115,22 +101,18 @@ class TensorParallel:
     def _groups(self, visit: Visit) -> TensorValue:
         """The lower projection of a device's heads [T, N]."""
 
-        def body(
-            h: TensorValue,
-            mix: TensorValue,
-            q: TensorValue,
-            kv: TensorValue,
-            chosen: TensorValue,
-            window: BufferValue,
-            compressed: BufferValue,
-            *rest: TensorValue,
+        def after(
+            o: TensorValue,
+            _h: TensorValue,
+            _mix: TensorValue,
+            _settings: TensorValue,
+            common: kernels.Common,
+            weights: Sequence[TensorValue],
         ) -> Sequence[TensorValue]:
-            rows, freq, settings, common, weights = unpack(rest)
-            o = kernels.attend(q, window, compressed, chosen, kv, rows, weights[0], freq, settings, common)
-            return [parallel_ops.output_groups(o, *weights[1:], common=common)]
+            return [parallel_ops.output_groups(o, *weights, common=common)]
 
         wo_a = visit.blocks.w.pair(f"{visit.place.name}.attn.wo_a")
-        (a,) = visit.blocks.sub.call("groups", body, *visit.attention(), *wo_a)
+        (a,) = visit.blocks.sub.call("groups", attending(after), *visit.attention(), *wo_a)
         return a
 
     def _output(self, visit: Visit, a: TensorValue) -> TensorValue:

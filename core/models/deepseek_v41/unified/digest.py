@@ -31,6 +31,7 @@ _SOURCES = (
     "drivers/phases.py",
     "kernels/*.py",
     "kernels/mojo/*.mojo",
+    "models/deepseek_v41/bodies.py",
     "models/deepseek_v41/config.py",
     "models/deepseek_v41/layers.py",
     "models/deepseek_v41/subgraphs.py",

@@ -25,7 +25,7 @@ from specdecode.core.models.deepseek_v41.model import DeepseekV41WithDSpark
 from specdecode.core.models.deepseek_v41.parallel.model import ParallelDeepseekV41
 from specdecode.core.models.deepseek_v41.parallel.shares import rank_weights
 from specdecode.core.models.deepseek_v41.target import EngramTable
-from specdecode.core.models.deepseek_v41.unified.signature import OUTPUTS, StepSignature, engram_inputs, input_spec
+from specdecode.core.models.deepseek_v41.unified.signature import StepSignature, engram_inputs, input_spec, output_names
 from specdecode.core.models.deepseek_v41.weights import WeightTable
 
 
@@ -164,7 +164,7 @@ def build_graph(
         )
         step.shard(layout.devices, [table for own in tables for table in own])
         outputs = step(batch)
-        names = [*OUTPUTS, *(["engram_lookback_history"] if outputs.extra else [])]
+        names = output_names(outputs)
         inner = taken.outputs if taken is not None else {}
         graph.output(*outputs.values(), *inner.values())
     return graph, [*names, *(f"probe.{name}" for name in inner)]

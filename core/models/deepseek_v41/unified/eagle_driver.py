@@ -17,11 +17,11 @@ from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.target import DeepseekV41Target, TargetHidden
 from specdecode.core.models.deepseek_v41.unified.driver import engram_tables
 from specdecode.core.models.deepseek_v41.unified.signature import (
-    OUTPUTS,
     StepSignature,
     drafter_inputs,
     engram_inputs,
     input_spec,
+    output_names,
 )
 from specdecode.core.models.deepseek_v41.weights import WeightTable, graph_weights
 
@@ -83,4 +83,4 @@ def build_eagle_graph(
         )
         outputs = step(batch)
         graph.output(*outputs.values())
-    return graph, [*OUTPUTS, *(["engram_lookback_history"] if outputs.extra else [])]
+    return graph, output_names(outputs)

@@ -8,7 +8,7 @@ from typing import Any
 from max.dtype import DType
 from max.graph import DeviceRef, TensorType, Value
 
-from specdecode.core.batch import BlockBatch
+from specdecode.core.batch import BlockBatch, StepOutputs
 from specdecode.core.cache.leaves import leaf_shapes
 from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.drivers.decode import decode
@@ -25,6 +25,11 @@ from specdecode.core.models.deepseek_v41.config import DeepseekV41Config, TextCo
 from specdecode.core.models.deepseek_v41.target import LOOKBACK
 
 OUTPUTS = ("num_accepted", "next_tokens", "next_draft_tokens", "confidence", "finite", "logits", "draft_logits")
+
+
+def output_names(outputs: StepOutputs) -> list[str]:
+    """What a step's outputs are called, in order."""
+    return [*OUTPUTS, *(["engram_lookback_history"] if outputs.extra else [])]
 
 
 class StepSignature:
