@@ -24,6 +24,7 @@ from specdecode.core.bench.prompt_sets import RANDOM, Asked
 from specdecode.core.bench.rows import Place, rows
 from specdecode.core.bench.timed import TimedModel
 from specdecode.core.engine.devices import open_places
+from specdecode.core.errors import UsageError
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class LocalBench:
             for name in settings.methods if name != "none"
         }  # fmt: skip
         drafters = [Drafter(method=n, most=p.most, confident=n != "ngram") for n, p in self._proposers.items()]
+        if "eagle" in self._proposers and not all(self._alone.values()):
+            raise UsageError("An EAGLE drafter runs on one device. Leave --method eagle out, or the several devices.")
         self.modes, left_out = modes(drafters, settings.widths)
         self.notes += left_out
         self.model = settings.model

@@ -20,6 +20,7 @@ from specdecode.core.bench.machine import Company, machine
 from specdecode.core.bench.plot import check_plot, draw
 from specdecode.core.bench.prompt_sets import read_sets
 from specdecode.core.bench.saving import check_target, save
+from specdecode.core.device_names import DeviceNames
 from specdecode.core.errors import ExitCode, UsageError
 
 BUSY = 0.1
@@ -81,10 +82,11 @@ def _verdict(settings: BenchSettings, bench: LocalBench | RemoteBench, old: Docu
 
 def _machine(settings: BenchSettings) -> dict[str, str | int]:
     found = machine()
-    if settings.base_url is None and any(name != "cpu" for name in settings.devices):
+    gpus = sorted({number for name in settings.devices for number in DeviceNames.parse(name).gpus})
+    if settings.base_url is None and gpus:
         from max.driver import Accelerator
 
-        found["gpu"] = str(Accelerator(0).model_name)
+        found["gpu"] = ", ".join(dict.fromkeys(str(Accelerator(number).model_name) for number in gpus))
     return found
 
 

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from specdecode.core.errors import UsageError
 
 MOST_RANKS = 64
+MOST_GPUS = 8
+"""Of `max.nn.comm.Signals`, whose layout has room for so many."""
+_NUMBER = "([0-9]{1,6})"
+_FORM = re.compile(
+    rf"cpu(?:[x×]{_NUMBER})?|gpu:{_NUMBER}(?:[x×]{_NUMBER})?|gpu:([0-9]{{1,6}}(?:,[0-9]{{1,6}})+)|{_NUMBER}"
+)
 _FORMS = "Use cpu, one GPU as gpu:0, several as gpu:0,1 or by their number as 2, or n logical shards of one as cpux4."
 
 
@@ -34,12 +40,12 @@ class DeviceNames:
         Raises:
             UsageError: anything else, a GPU named twice, or a degree that does not suit the number of devices.
         """
-        found = re.fullmatch(r"cpu(?:[x×](\d+))?|gpu:(\d+)(?:[x×](\d+))?|gpu:(\d+(?:,\d+)+)|(\d+)", text.strip())
+        found = _FORM.fullmatch(text.strip())
         if found is None:
             raise UsageError(f"--devices {text} is not supported. {_FORMS}")
         cpu_shards, gpu, gpu_shards, several, count = found.groups()
         if count is not None:
-            gpus = tuple(range(int(count)))
+            gpus = tuple(range(min(int(count), MOST_RANKS + 1)))
         elif several is not None:
             gpus = tuple(map(int, several.split(",")))
         else:
@@ -66,8 +72,18 @@ class DeviceNames:
     def _check(self, count: str | None) -> None:
         if not 1 <= self.count <= MOST_RANKS or self.shards < 1 or count == "0":
             raise UsageError(f"--devices {self.text}: a model runs on 1 to {MOST_RANKS} devices. {_FORMS}")
+        if len(self.gpus) > MOST_GPUS:
+            raise UsageError(
+                f"--devices {self.text}: MAX's collectives join up to {MOST_GPUS} GPUs of a host. Name {MOST_GPUS} or "
+                "fewer."
+            )
         if len(set(self.gpus)) != len(self.gpus):
             raise UsageError(f"--devices {self.text} names a GPU twice. Name each once, or use gpu:0x2.")
+        if self.data_parallel_degree > 1 and self.count == 1:
+            raise UsageError(
+                f"--data-parallel-degree {self.data_parallel_degree} needs {self.data_parallel_degree} devices, and "
+                f"--devices {self.text} is one. Name as many, for example --devices cpux{self.data_parallel_degree}."
+            )
         if self.data_parallel_degree not in (1, self.count):
             raise UsageError(
                 f"--data-parallel-degree {self.data_parallel_degree} on {self.count} device(s) is not supported. Use 1 "

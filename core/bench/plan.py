@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from specdecode.core.device_names import DeviceNames
 from specdecode.core.errors import UsageError
 
 Width = int | Literal["auto", "default"]
@@ -91,8 +92,17 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 
 def parse_devices(text: str) -> tuple[str, ...]:
     """`cpu,gpu:0` of --devices; a number behind a GPU is one more GPU of the same run: `gpu:0,1` is one item."""
-    items = parse_list("--devices", re.sub(r"(gpu:\d+(?:,\d+)+)", lambda m: m[1].replace(",", "+"), text), str, "cpu")
-    return tuple(item.replace("+", ",") for item in items)
+    found: list[str] = []
+    for item in re.findall(r"gpu:[0-9]+(?:,[0-9]+)+|[^,]*", text.replace(" ", "")):
+        if not item:
+            continue
+        name = DeviceNames.parse(item).text
+        if name in found:
+            raise UsageError(f"--devices {text} names {name} twice. Leave one out.")
+        found.append(name)
+    if not found or re.search(r",\s*(,|$)|^\s*,", text):
+        raise UsageError(f"--devices {text}: an empty item is not possible. Write a list as cpu,gpu:0.")
+    return tuple(found)
 
 
 def parse_list(option: str, text: str, value: Callable[[str], T], example: str) -> tuple[T, ...]:

@@ -220,3 +220,36 @@ def test_what_is_not_possible_is_said_before_a_model_is_loaded(bench, monkeypatc
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert bench.command.loads == []
+
+
+def test_logical_shards_need_no_gpu_and_have_no_byte_floor(bench):
+    """Found on a machine without a GPU: everything was measured, then its name was asked for."""
+    result = bench("--devices", "cpu,cpux2", "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout.splitlines()[-1])
+    assert "gpu" not in document["machine"]
+    floors = {row["devices"]: row["byte_floor"] for row in document["rows"] if row["mode"] != "plain"}
+    assert floors["cpux2"] is None
+    assert [load["devices"] for load in bench.command.loads] == ["cpu", "cpux2"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ("cpux2,cpu×2", "names cpux2 twice"),
+        ("gpu:0,1,gpu:0,1", "names gpu:0,1 twice"),
+        ("gpu:0+1", "--devices gpu:0+1 is not supported"),
+        ("cpu,,cpux2", "an empty item is not possible"),
+        ("cpu,", "an empty item is not possible"),
+    ],
+)
+def test_lists_of_devices(bench, devices, said):
+    result = bench("--devices", devices)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+def test_an_eagle_drafter_on_several_devices_is_refused_before_anything_is_measured(bench):
+    result = bench("--devices", "cpu,cpux2", "--method", "eagle")
+    assert result.exit_code in (2, 3)
+    assert bench.command.loads == []

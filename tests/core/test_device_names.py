@@ -43,6 +43,25 @@ def test_numbers_that_make_no_layout(text, said):
         DeviceNames.parse(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 20, "9" * 5000, "cpux" + "9" * 20, "9999999", "٢", "gpu:٢"])
+def test_numbers_that_are_none(text):
+    with pytest.raises(UsageError, match="is not supported"):
+        DeviceNames.parse(text)
+
+
+def test_more_gpus_than_collectives_join():
+    with pytest.raises(UsageError, match="up to 8 GPUs"):
+        DeviceNames.parse("9")
+    with pytest.raises(UsageError, match="1 to 64"):
+        DeviceNames.parse("999999")
+    assert DeviceNames.parse("8").count == 8
+
+
+def test_one_device_has_no_replicas():
+    with pytest.raises(UsageError, match=r"needs 2 devices, and --devices cpu is one. Name as many, for .* cpux2"):
+        DeviceNames.parse("cpu", 2)
+
+
 def test_the_data_parallel_degree_is_one_or_all():
     assert DeviceNames.parse("cpux4", 4).data_parallel_degree == 4
     with pytest.raises(UsageError, match=r"--data-parallel-degree 2 on 4 device\(s\) is not supported"):

@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from specdecode.core.cache.leaves import leaf_shapes
-from specdecode.core.engine.devices import open_places
+from specdecode.core.device_names import DeviceNames
+from specdecode.core.engine.device import Place
+from specdecode.core.engine.devices import Places, open_places
 from specdecode.core.kernels.settings import PageLayout, layer_settings
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
@@ -135,6 +138,24 @@ def test_pages_options_format_and_sources_change_the_digest(monkeypatch, tmp_pat
     monkeypatch.undo()
     monkeypatch.setattr(digest, "FORMAT", digest.FORMAT + 1)
     assert digest_of(config()) != same
+
+
+def test_a_graph_of_several_gpus_is_known_by_their_numbers():
+    """A stored graph names its devices, so one of gpu:0,1 is none of gpu:0,2."""
+
+    def key(devices: str, degree: int = 1) -> str:
+        names = DeviceNames.parse(devices, degree)
+        opened = [SimpleNamespace(is_host=False, id=number, api="cuda", label="gpu", architecture_name="sm_90a")
+                  for number in names.gpus]  # fmt: skip
+        ranks = tuple(Place(name=f"gpu:{device.id}", device=device) for device in opened) * names.shards
+        whole = config()
+        graph = StepGraph(
+            config=whole, pages=PageLayout.of(whole.text_config, PAGE_SIZE), places=Places(names=names, ranks=ranks)
+        )
+        return f"{graph.key.name} {graph.key.digest} {graph.key.target}"
+
+    keys = [key("gpu:0,1"), key("gpu:0,2"), key("gpu:1,0"), key("gpu:0,1", 2), key("gpu:0x2"), key("gpu:1x2")]
+    assert len(set(keys)) == len(keys)
 
 
 def test_what_is_only_a_value_changes_neither_the_digest_nor_the_graph():

@@ -14,6 +14,7 @@ from max.driver import Buffer
 
 from specdecode.core.cache.leaves import DeviceCaches
 from specdecode.core.checkpoint.locate import preset_folders
+from specdecode.core.engine.costs import step_seconds
 from specdecode.core.engine.engine import Engine
 from specdecode.core.engine.graph_store import GraphStore
 from specdecode.core.engine.request import FinishedEvent, Request
@@ -119,6 +120,14 @@ def test_the_engine_gives_the_same_tokens_on_every_layout(one, tensor, expert, c
     assert completions(tensor, requests) == expected
     assert completions(expert, requests) == expected
     assert completions(expert, plain) == expected
+
+
+def test_costs_of_more_requests_than_a_step_has_room_for(expert, monkeypatch):
+    """Found with a batch of 64: their prompts in one step were more rows than the experts' buffers have."""
+    processor = expert.batch_processor
+    rows = (1 + expert.block_size) * 8 * 3  # a decoding step of eight, three experts a row
+    monkeypatch.setattr(processor, "_ep_buffers", tuple(buffer[:rows, :] for buffer in processor._ep_buffers))
+    assert step_seconds(expert, 8, [(0, True), (expert.block_size, True)]) is not None
 
 
 def test_pages_of_a_request_are_one_replica_s(expert):

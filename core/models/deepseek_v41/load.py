@@ -26,7 +26,7 @@ from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_checkpoint import EagleCheckpoint
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
-from specdecode.core.models.deepseek_v41.memory import check_memory
+from specdecode.core.models.deepseek_v41.memory import check_memory, exchange_bytes, expert_rows
 from specdecode.core.models.deepseek_v41.registry import engram_host_buffers, load_rank_weights, load_weights
 from specdecode.core.models.deepseek_v41.unified.devices_model import (
     UnifiedDSparkDeepseekV41DevicesModel,
@@ -74,7 +74,8 @@ def load_step_model(
         num_pages: cache pages of `PAGE_SIZE` tokens on each device; None = enough for `max_batch` sequences of
             `max_length`, or under data parallelism each device's share of them.
         max_batch: the most sequences at a time.
-        token_budget: the most prompt tokens of a step.
+        token_budget: the most tokens of a step, as the engine's. Under data parallelism the buffers of experts' results
+            are made for it and for max_batch, and a larger step is refused.
         progress: told what is left out of the checkpoint, where the graph came from, and how long it takes.
         store: where compiled graphs are; None = an embedded checkpoint's own, and the user's cache.
         capture: whether one GPU runs decode steps as device graphs; the CPU and several devices have none.
@@ -102,7 +103,9 @@ def load_step_model(
         num_pages = here * -(-(max_length + config.text_config.dspark_block_size) // PAGE_SIZE)
     eagle = None if drafter is None else EagleCheckpoint.open(drafter, config.text_config)
     other = None if eagle is None else eagle.config
-    check_memory(places, config, num_pages, page_bytes(config.text_config, pages), other)
+    most_rows = token_budget + max_batch * (1 + config.text_config.dspark_block_size)
+    exchange = exchange_bytes(config, places.layout, most_rows)
+    check_memory(places, config, num_pages, page_bytes(config.text_config, pages), other, exchange=exchange)
     store = store or GraphStore(shipped=shipped_graphs())
     derived = derived_weights(checkpoint, exact=True)
     if places.single:
@@ -124,7 +127,7 @@ def load_step_model(
         tables=engram_host_buffers(checkpoint, places.first.device),
         places=places,
         max_length=max_length,
-        most_rows=token_budget + max_batch * (1 + config.text_config.dspark_block_size),
+        most_rows=most_rows,
         drafter=other,
     )
     if not places.first.is_host and places.single:
@@ -189,11 +192,9 @@ class Loaded:
         )
 
     def _expert_buffers(self) -> list[Buffer]:
-        text = self.config.text_config
         if not self.places.layout.data_parallel:
             return []
-        choices = max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)
-        shape = (self.most_rows * choices, text.hidden_size)
+        shape = (expert_rows(self.config, self.most_rows), self.config.text_config.hidden_size)
         return [Buffer.zeros(shape, DType.float32, device) for device in self.places.devices]
 
 
@@ -250,9 +251,15 @@ class StepGraph:
             structured_output=True,
             gpu=not place.is_host,
             drafter=self.drafter,
-            layout=None if self.places.single else str(self.places.layout),
+            layout=None if self.places.single else self._layout,
         )
         return GraphKey.here(self.name, digest, place.device)
+
+    @property
+    def _layout(self) -> str:
+        """The layout, and by number the GPUs that the graph names."""
+        numbers = [place.device.id for place in self.places.different if not place.is_host]
+        return f"{self.places.layout}, gpus {numbers}" if numbers else str(self.places.layout)
 
     def build(self) -> Graph:
         """Trace it, which takes seconds; a stored graph makes this unnecessary."""

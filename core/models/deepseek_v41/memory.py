@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specdecode.core.device_layout import DeviceLayout
 from specdecode.core.engine.devices import Places
 from specdecode.core.errors import DeviceError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
@@ -10,7 +11,13 @@ from specdecode.core.models.deepseek_v41.registry import rank_bytes, weight_byte
 
 
 def check_memory(
-    places: Places, config: DeepseekV41Config, num_pages: int, page: int, drafter: EagleConfig | None = None
+    places: Places,
+    config: DeepseekV41Config,
+    num_pages: int,
+    page: int,
+    drafter: EagleConfig | None = None,
+    *,
+    exchange: int = 0,
 ) -> None:
     """Refuse what a device has no memory for, where anybody tells how much there is.
 
@@ -18,26 +25,46 @@ def check_memory(
 
     Args:
         num_pages: cache pages of each rank, of `page` bytes.
+        exchange: bytes of each rank for what the devices tell each other.
 
     Raises:
         DeviceError: with the sizes.
     """
     sizes = [weight_bytes(config, drafter)] if places.single else rank_bytes(config, places.layout)
-    caches = [num_pages * page] * len(sizes)
-    if len(places.different) < len(sizes):  # logical shards of one device
-        sizes, caches = [sum(sizes)], [sum(caches)]
-    for place, own, pages in zip(places.different, sizes, caches, strict=True):
+    shards = len(sizes) // len(places.different)  # of each device
+    if shards > 1:
+        sizes = [sum(sizes)]
+    pages, exchanged = shards * num_pages, shards * exchange
+    what = f"{pages} pages of {page >> 10} KiB" + (f" and {exchanged >> 20} MiB for exchange" if exchange else "")
+    for place, own in zip(places.different, sizes, strict=True):
         free, weights = place.free_memory, 0 if place.is_host else own
-        if free is None or weights + pages <= free:
+        need = weights + pages * page + exchanged
+        if free is None or need <= free:
             continue
         advice = "Lower --max-tokens or --batch-size, or shorten the prompts."
-        what = f"{pages // page} pages of {page >> 10} KiB"
         if place.is_host:
             raise DeviceError(
-                f"The caches do not fit: {what} need {pages >> 20} MiB, and {free >> 20} MiB are free. {advice}"
+                f"The caches do not fit: {what} need {need >> 20} MiB, and {free >> 20} MiB are free. {advice}"
             )
         raise DeviceError(
             f"The model does not fit on {place.name}: {weights >> 20} MiB of weights and {what} of caches need "
-            f"{weights + pages >> 20} MiB, and {free >> 20} MiB are free. "
+            f"{need >> 20} MiB, and {free >> 20} MiB are free. "
             + (advice if weights < free else "Use --devices cpu, more devices or a smaller checkpoint.")
         )
+
+
+def exchange_bytes(config: DeepseekV41Config, layout: DeviceLayout, most_rows: int) -> int:
+    """Bytes of each rank for what the devices tell each other: signals, and experts' results of so many rows."""
+    signals = 0
+    if layout.signals:
+        from max.nn.comm import Signals
+
+        signals = int(Signals.NUM_BYTES)
+    rows = expert_rows(config, most_rows) if layout.data_parallel else 0
+    return signals + rows * config.text_config.hidden_size * 4
+
+
+def expert_rows(config: DeepseekV41Config, most_rows: int) -> int:
+    """Rows of a buffer of experts' results: every choice of every row, of the backbone or of a draft stage."""
+    text = config.text_config
+    return most_rows * max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)
