@@ -22,7 +22,7 @@ OWN = "import os; from tests.benchmarks.serving.memory import resident; now = la
 
 def largest(*, max_batch: int = 8, token_budget: int = 512, **changed):
     """The rows of the step, with its width; None where there was none."""
-    known = {"page_size": 16, "num_pages": 264, "block_size": 5, "max_length": 512, "lookback_length": 2}
+    known = {"page_size": 16, "num_pages": 264, "replicas": 1, "block_size": 5, "max_length": 512, "lookback_length": 2}
     steps = []
     model = SimpleNamespace(**known | changed, step=lambda rows, *, width, draft: steps.append((rows, width, draft)))
     run_largest_step(model, max_batch=max_batch, token_budget=token_budget)
@@ -64,6 +64,12 @@ def test_the_largest_step_stays_within_the_caches(changed):
 
 def test_caches_without_room_for_a_block_run_nothing():
     assert largest(max_length=5) is None
+
+
+def test_the_largest_step_leaves_each_request_on_one_replica():
+    rows, _, _ = largest(replicas=2)
+    assert len(rows) == 8
+    assert [{page // 132 for page in row.pages} for row in rows] == [{0}] * 4 + [{1}] * 4
 
 
 def test_a_pause_begins_once():
