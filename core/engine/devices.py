@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdecode.core.device_names import DeviceNames
-from specdecode.core.engine.device import Place, absent_gpus, open_place
+from specdecode.core.engine.device import Place, open_place
 from specdecode.core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -98,14 +98,3 @@ def _check_there(names: DeviceNames) -> None:
             f"{'is' if len(missing) == 1 else 'are'} missing. Use what is there, or --devices cpux{len(names.gpus)}, "
             "which runs the same layout on the CPU."
         )
-
-
-def absent_places(architecture: str, devices: str, data_parallel_degree: int = 1) -> Places:
-    """GPUs that are not here, for compiling; see `absent_gpus`.
-
-    Raises:
-        DeviceError: MAX does not take the architecture.
-    """
-    names = DeviceNames.parse(devices, data_parallel_degree)
-    opened = absent_gpus(architecture, len(names.gpus))
-    return Places(names=names, ranks=tuple(opened * names.shards))

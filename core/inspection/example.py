@@ -22,6 +22,7 @@ from specdecode.core.models.deepseek_v41.unified.processor import (
     BatchRuntime,
     UnifiedDSparkDeepseekV41BatchProcessor,
 )
+from specdecode.core.models.deepseek_v41.unified.replicas import expert_rows
 
 PHASES = ("prefill", "decode", "verify")
 SHOWN = 8  # values of an input
@@ -80,8 +81,7 @@ def filled(
     )
     processor = UnifiedDSparkDeepseekV41BatchProcessor(config, runtime)
     if layout.data_parallel:
-        choices = max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)
-        rows = (len(row.tokens) + text.dspark_block_size) * choices
+        rows = expert_rows(config, len(row.tokens) + text.dspark_block_size)
         room = Buffer.from_numpy(np.zeros((rows, text.hidden_size), np.float32))
         processor.bind_ep_buffers([room] * layout.count)
     inputs = processor.prepare([row], width=len(row.draft_tokens), draft=True)

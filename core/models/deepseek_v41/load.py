@@ -26,7 +26,7 @@ from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_checkpoint import EagleCheckpoint
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.engram_tables import EngramTables
-from specdecode.core.models.deepseek_v41.memory import check_memory, exchange_bytes, expert_rows
+from specdecode.core.models.deepseek_v41.memory import check_memory, exchange_bytes
 from specdecode.core.models.deepseek_v41.registry import engram_host_buffers, load_rank_weights, load_weights
 from specdecode.core.models.deepseek_v41.unified.devices_model import (
     UnifiedDSparkDeepseekV41DevicesModel,
@@ -35,6 +35,7 @@ from specdecode.core.models.deepseek_v41.unified.devices_model import (
 from specdecode.core.models.deepseek_v41.unified.digest import graph_digest
 from specdecode.core.models.deepseek_v41.unified.gpu_model import UnifiedDSparkDeepseekV41GpuModel
 from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
+from specdecode.core.models.deepseek_v41.unified.replicas import expert_rows
 from specdecode.core.models.deepseek_v41.weights import MODE, derived_arrays
 from specdecode.core.progress import Progress, Silent
 from specdecode.core.text.tokenizer import TextTokenizer

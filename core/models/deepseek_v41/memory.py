@@ -8,6 +8,7 @@ from specdecode.core.errors import DeviceError
 from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 from specdecode.core.models.deepseek_v41.eagle_config import EagleConfig
 from specdecode.core.models.deepseek_v41.registry import rank_bytes, weight_bytes
+from specdecode.core.models.deepseek_v41.unified.replicas import expert_rows
 
 
 def check_memory(
@@ -62,9 +63,3 @@ def exchange_bytes(config: DeepseekV41Config, layout: DeviceLayout, most_rows: i
         signals = int(Signals.NUM_BYTES)
     rows = expert_rows(config, most_rows) if layout.data_parallel else 0
     return signals + rows * config.text_config.hidden_size * 4
-
-
-def expert_rows(config: DeepseekV41Config, most_rows: int) -> int:
-    """Rows of a buffer of experts' results: every choice of every row, of the backbone or of a draft stage."""
-    text = config.text_config
-    return most_rows * max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)

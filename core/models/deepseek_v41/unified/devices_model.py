@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from max.driver import CPU, Buffer
+from max.driver import Buffer
 from numpy.typing import NDArray
 
-from specdecode.core.engine.staging import pinned_bytes, typed
-from specdecode.core.engine.step import StepResult
 from specdecode.core.models.deepseek_v41.unified.inputs import UnifiedDSparkDeepseekV41Inputs
-from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model, UnifiedEagleOutputs
+from specdecode.core.models.deepseek_v41.unified.model import UnifiedDSparkDeepseekV41Model
 from specdecode.core.models.deepseek_v41.unified.processor import UnifiedDSparkDeepseekV41BatchProcessor
-from specdecode.core.models.deepseek_v41.unified.staged import PINNED
+from specdecode.core.models.deepseek_v41.unified.staged import PINNED, pinned_pair
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from max.driver import Device
 
     from specdecode.core.device_layout import DeviceLayout
-    from specdecode.core.engine.step import StepRow
 
 
 class DevicesBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
@@ -32,9 +26,7 @@ class DevicesBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
         device = self.runtime.device
         if name != PINNED or device is None or (name, shape) in self._kept:
             return super()._array(name, dtype, shape)
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        buffer = typed(pinned_bytes(max(size, 1), device), 0, dtype, shape)
-        pair = self._kept[name, shape] = (buffer.to_numpy(), buffer)
+        pair = self._kept[name, shape] = pinned_pair(dtype, shape, device)
         return pair
 
 
@@ -54,33 +46,13 @@ class UnifiedDSparkDeepseekV41DevicesModel(UnifiedDSparkDeepseekV41Model):
         buffers = super().bind(model_inputs)
         return tuple(
             buffer.to(home) if buffer.device.is_host and not home.is_host else buffer
-            for buffer, home in zip(buffers, self._homes(), strict=True)
+            for buffer, home in zip(buffers, self._homes, strict=True)
         )
 
-    def step(self, rows: Sequence[StepRow], *, width: int, draft: bool) -> StepResult:
-        """Run one step and read its results; see `StepModel.step`."""
-        return _landed(self.run(rows, width=width, draft=draft), draft=draft)
-
+    @cached_property
     def _homes(self) -> list[Device]:
         """The device of each graph input."""
-        if not hasattr(self, "_devices"):
-            self._devices = list(self._graph.input_devices)
-        return self._devices
-
-
-def _landed(outputs: UnifiedEagleOutputs, *, draft: bool) -> StepResult:
-    """A step's outputs on the host; without `draft` its empty block is dropped."""
-    block = slice(None if draft else 0)
-    here = CPU()
-    return StepResult(
-        num_accepted=outputs.num_accepted.to(here).to_numpy().astype(np.int32),
-        next_tokens=outputs.next_tokens.to(here).to_numpy(),
-        next_draft_tokens=outputs.next_draft_tokens.to(here).to_numpy()[:, block],
-        confidence=outputs.confidence.to(here).to_numpy()[:, block],
-        finite=outputs.finite.to(here).to_numpy() != 0,
-        logits=cache(lambda: outputs.logits.to(here).to_numpy()),
-        draft_logits=cache(lambda: outputs.draft_logits.to(here).to_numpy()),
-    )
+        return list(self._graph.input_devices)
 
 
 def signal_buffers(layout: DeviceLayout) -> list[Buffer]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -158,6 +159,7 @@ def result_of(outputs: UnifiedEagleOutputs, *, draft: bool) -> StepResult:
         next_draft_tokens=outputs.next_draft_tokens.to_numpy()[:, block],
         confidence=outputs.confidence.to_numpy()[:, block],
         finite=outputs.finite.to_numpy() != 0,
-        logits=outputs.logits.to_numpy,
-        draft_logits=outputs.draft_logits.to_numpy,
+        # Several requests of a step may ask; from a GPU they are copied once.
+        logits=cache(outputs.logits.to_numpy),
+        draft_logits=cache(outputs.draft_logits.to_numpy),
     )

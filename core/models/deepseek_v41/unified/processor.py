@@ -31,7 +31,12 @@ from specdecode.core.models.deepseek_v41.unified.limits import (
     mask_rows,
     probs_rows,
 )
-from specdecode.core.models.deepseek_v41.unified.replicas import context_lengths, splits_of, spread_caches
+from specdecode.core.models.deepseek_v41.unified.replicas import (
+    context_lengths,
+    expert_rows,
+    splits_of,
+    spread_caches,
+)
 
 if TYPE_CHECKING:
     from max.driver import Device
@@ -102,7 +107,6 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
         self._pages = self._own_pages * runtime.layout.replicas
         self._no_images = no_images(text.hidden_size, runtime.layout.count)
         self._ep_buffers: tuple[Buffer, ...] = ()
-        self._choices = max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)
         self._limited: set[tuple[str, tuple[int, ...]]] = set()
         self._vocab = text.vocab_size
 
@@ -237,7 +241,7 @@ class UnifiedDSparkDeepseekV41BatchProcessor(KeptArrays):
         if not self._ep_buffers:
             raise ValueError("the expert-parallel buffers are not bound: bind_ep_buffers() binds them")
         merged = sum(len(row.tokens) + width for row in rows)
-        most = max(merged, len(rows) * self._block if draft else 0) * self._choices
+        most = expert_rows(self.config, max(merged, len(rows) * self._block if draft else 0))
         if most > self._ep_buffers[0].shape[0]:
             raise ValueError(
                 f"a step of {merged} rows needs {most} rows in the expert-parallel buffers, which have "

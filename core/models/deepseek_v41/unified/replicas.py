@@ -14,9 +14,16 @@ from max.driver import Buffer
 
 from specdecode.core.cache.leaves import DeviceCaches, KVCacheInputs
 from specdecode.core.engine.step import StepRow
+from specdecode.core.models.deepseek_v41.config import DeepseekV41Config
 
 Filled = Callable[[str, Any, tuple[int, ...], Sequence[int]], Buffer]
 Ragged = Callable[[str, Any, Sequence[Sequence[int]], int, int], Buffer]
+
+
+def expert_rows(config: DeepseekV41Config, most_rows: int) -> int:
+    """Rows of a buffer of experts' results: every choice of every row, of the backbone or of a draft stage."""
+    text = config.text_config
+    return most_rows * max(text.num_experts_per_tok, text.dspark_num_experts_per_tok)
 
 
 def splits_of(rows: Sequence[StepRow], replicas: int, pages: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from max.driver import Buffer
@@ -19,6 +19,9 @@ from specdecode.core.models.deepseek_v41.unified.processor import (
     BatchRuntime,
     UnifiedDSparkDeepseekV41BatchProcessor,
 )
+
+if TYPE_CHECKING:
+    from max.driver import Device
 
 FRAMES = 48
 """Shapes of steps whose inputs stay allocated; more than there are recordings, as those hold on to their frames."""
@@ -104,9 +107,7 @@ class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
     def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> Pair:
         if name != PINNED or (name, shape) in self._kept:
             return super()._array(name, dtype, shape)
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        buffer = typed(pinned_bytes(max(size, 1), self._device), 0, dtype, shape)
-        pair = self._kept[name, shape] = (buffer.to_numpy(), buffer)
+        pair = self._kept[name, shape] = pinned_pair(dtype, shape, self._device)
         return pair
 
     def _check_pages(self, place: int, row: StepRow) -> None:
@@ -126,6 +127,13 @@ class StagedBatchProcessor(UnifiedDSparkDeepseekV41BatchProcessor):
             cache_lengths=self._filled("cache_lengths", np.uint32, (len(rows),), [r.cache_length for r in rows]),
             lookup_table=buffer,
         )
+
+
+def pinned_pair(dtype: Any, shape: tuple[int, ...], device: Device) -> Pair:
+    """An array, and the buffer over the same memory of the host, which the device reads."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    buffer = typed(pinned_bytes(max(size, 1), device), 0, dtype, shape)
+    return buffer.to_numpy(), buffer
 
 
 def _table_width(rows: Sequence[StepRow]) -> int:
